@@ -1,0 +1,112 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["nox>=2026.8.10"]
+# ///
+"""Names and order of the sessions; what they do is in the package (`python -m upstream_patch --help`).
+
+`nox -l` lists them. With `nox --no-venv` nothing is installed: the sessions run in the Python that nox runs in, so a
+GPU host that reaches no package registry runs the very same sessions.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass
+
+import nox
+
+nox.needs_version = ">=2026.8.10"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.error_on_missing_interpreters = True
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+PINS = ("--constraint", "constraints.txt")
+# MLX's CUDA wheel wants an NVIDIA driver; everywhere else the CPU wheel (on macOS: the Metal one) does.
+MLX = "cuda" if sys.platform == "linux" and shutil.which("nvidia-smi") else "cpu"
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A session that runs ``python -m upstream_patch <command> <posargs>``."""
+
+    name: str
+    command: tuple[str, ...]
+    help: str
+    extras: tuple[str, ...] = (MLX,)
+
+
+VERBS = (
+    Verb("contribution", ("contribution",), "The main job: every stage from doctor to drafts.", (MLX, "compile")),
+    Verb("doctor", ("doctor",), "What this machine has, and what each missing piece would enable."),
+    Verb("build", ("build",), "Compile the kernels for every architecture; no GPU needed.", ("compile",)),
+    Verb("correctness", ("correctness",), "Run the matrix on a CUDA GPU and record it."),
+    Verb("bench", ("bench",), "Time stock against ours on a CUDA GPU and record it."),
+    Verb("profile", ("profile",), "Profile stock and ours with Nsight Compute and record it."),
+)
+
+
+def python(session: nox.Session) -> str:
+    """The interpreter of the session; with --no-venv, the one nox runs in, whatever PATH says."""
+    return sys.executable if session.venv_backend == "none" else "python"
+
+
+def install(session: nox.Session, *, extras: tuple[str, ...] = (), group: str | None = None) -> None:
+    """Install this package and a dependency group at pinned versions; with --no-venv, nothing."""
+    if session.venv_backend == "none":
+        return
+    wanted = nox.project.dependency_groups(PROJECT, group) if group else ()
+    package = f".[{','.join(extras)}]" if extras else "."
+    session.install("--editable", package, *wanted, *PINS)
+
+
+def add(verb: Verb) -> None:
+    @nox.session(name=verb.name, default=False)
+    def run(session: nox.Session) -> None:
+        install(session, extras=verb.extras)
+        session.run(python(session), "-m", "upstream_patch", *verb.command, *session.posargs)
+
+    run.__doc__ = verb.help
+
+
+for _verb in VERBS:
+    add(_verb)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """The tests; those that need a GPU skip with a reason where there is none."""
+    install(session, extras=(MLX, "compile"), group="test")
+    session.run(python(session), "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff: check and format."""
+    if session.venv_backend != "none":
+        session.install(*nox.project.dependency_groups(PROJECT, "lint"), *PINS)
+    session.run(python(session), "-m", "ruff", "check", *session.posargs)
+    session.run(python(session), "-m", "ruff", "format", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """mypy --strict."""
+    # With MLX, whose stubs are part of the wheel.
+    install(session, extras=(MLX,), group="types")
+    session.run(python(session), "-m", "mypy", *session.posargs)
+
+
+@nox.session(default=False)
+def pins(session: nox.Session) -> None:
+    """Write constraints.txt anew: exact versions for every platform, read by pip and uv alike."""
+    session.install(*nox.project.dependency_groups(PROJECT, "run"))
+    options = ("--universal", "--python-version=3.11", "--fork-strategy=fewest", "--no-annotate", "--no-emit-index-url")
+    header = ("--custom-compile-command", "nox -s pins")
+    everything = ("--all-extras", "--group=dev", "pyproject.toml", "--output-file=constraints.txt", "--quiet")
+    session.run("uv", "pip", "compile", *options, *header, *everything, *session.posargs)
+
+
+if __name__ == "__main__":
+    nox.main()

@@ -1,0 +1,62 @@
+"""What every test shares: the repository's root, and the rule on skips.
+
+With ``UPSTREAM_PATCH_STRICT=1``, which ``.ci/run`` sets, a test that needs only tools which can be installed
+(``needs_compile``, ``needs_simulator``, ``needs_contract``) fails where it would skip. A missing GPU still skips.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+STRICT = "UPSTREAM_PATCH_STRICT"
+INSTALLABLE = ("needs_compile", "needs_simulator", "needs_contract")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return Path(__file__).resolve().parents[1]
+
+
+def _missing_cuda() -> str | None:
+    try:
+        import mlx.core as mx
+    except ImportError as error:
+        return f"mlx is not installed ({error})"
+    cuda = getattr(mx, "cuda", None)
+    return None if cuda is not None and cuda.is_available() else "no CUDA GPU that MLX can use"
+
+
+def _missing_nvrtc() -> str | None:
+    from upstream_patch.machine import NVRTC_FIX, find_nvrtc
+
+    return None if find_nvrtc() else f"no NVRTC: {NVRTC_FIX}"
+
+
+NEEDS = {"needs_cuda": _missing_cuda, "needs_compile": _missing_nvrtc}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for marker, missing in NEEDS.items():
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        reason = missing() if marked else None
+        if reason is not None:
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    needs = [marker for marker in INSTALLABLE if item.get_closest_marker(marker)]
+    if report.skipped and not hasattr(report, "wasxfail") and needs and os.environ.get(STRICT) == "1":
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{STRICT}=1 and a test marked {needs[0]} was skipped: {why}"
+    return report

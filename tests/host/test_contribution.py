@@ -1,0 +1,182 @@
+"""The chain: what stops what, what each outcome says, and the whole of it on a machine without a GPU."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from upstream_patch import kernels, recording
+from upstream_patch.contribution import STAGES, Context, Outcome, Result, Stage, contribution, run_chain, show_summary
+from upstream_patch.errors import MissingTool, UserError
+
+CHAIN = (
+    "doctor",
+    "build",
+    "correctness",
+    "simulate",
+    "bench",
+    "profile",
+    "decode",
+    "records verify",
+    "draft issue",
+    "draft pull request",
+    "draft doc update",
+)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    console = Console(file=io.StringIO(), width=100, force_terminal=False)
+    return Context(evidence=tmp_path / "evidence", out=tmp_path / "out", console=console)
+
+
+def said(context: Context) -> str:
+    assert isinstance(context.console.file, io.StringIO)
+    return context.console.file.getvalue()
+
+
+def ok(name: str, *needs: str) -> Stage:
+    return Stage(name, lambda _: Result(Outcome.RAN, f"{name} done"), needs)
+
+
+def raising(name: str, error: Exception, *needs: str) -> Stage:
+    def run(_: Context) -> Result:
+        raise error
+
+    return Stage(name, run, needs)
+
+
+def test_a_failed_stage_stops_only_what_needs_it(context: Context) -> None:
+    stages = (ok("a"), raising("b", UserError("b is wrong"), "a"), ok("c", "b"), ok("d", "c"), ok("e", "a"))
+    results = run_chain(stages, context)
+    assert {name: result.outcome for name, result in results.items()} == {
+        "a": Outcome.RAN,
+        "b": Outcome.FAILED,
+        "c": Outcome.SKIPPED,
+        "d": Outcome.SKIPPED,
+        "e": Outcome.RAN,
+    }
+    assert results["b"].detail == "b is wrong"
+    assert results["d"].detail == "needs b, which failed"
+
+
+def test_a_missing_tool_skips_with_the_way_out_and_stops_nothing(context: Context) -> None:
+    results = run_chain((raising("a", MissingTool("no ncu", "install it")), ok("b", "a")), context)
+    assert results["a"] == Result(Outcome.SKIPPED, "no ncu", "install it")
+    assert results["b"].outcome is Outcome.RAN
+
+
+def test_a_fault_of_ours_is_kept_for_the_report_and_the_chain_goes_on(context: Context) -> None:
+    results = run_chain((raising("draft x", ValueError("first\nsecond")), ok("b")), context)
+    assert results["draft x"].outcome is Outcome.FAILED
+    assert results["draft x"].detail == "ValueError: first"
+    log = context.out / "draft-x.traceback.txt"
+    assert "second" in log.read_text()
+    assert str(log) in str(results["draft x"].way_out)
+    assert results["b"].outcome is Outcome.RAN
+
+
+def test_the_exit_code_tells_of_a_failure_and_of_nothing_else(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skipped = raising("a", MissingTool("no ncu", "install it"))
+    for stages, code in (((skipped, ok("b")), 0), ((skipped, raising("b", UserError("wrong")), ok("c")), 1)):
+        monkeypatch.setattr("upstream_patch.contribution.STAGES", stages)
+        assert contribution(context) == code
+
+
+def test_an_interrupt_ends_the_chain(context: Context) -> None:
+    def stop(_: Context) -> Result:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_chain((Stage("a", stop), ok("b")), context)
+
+
+def test_every_stage_has_its_slot_and_needs_earlier_ones() -> None:
+    assert tuple(stage.name for stage in STAGES) == CHAIN
+    for number, stage in enumerate(STAGES):
+        assert set(stage.needs) <= set(CHAIN[:number])
+
+
+def test_markup_in_a_message_is_shown_as_it_is(context: Context) -> None:
+    stages = (raising("a", MissingTool("no NVRTC", "pip install 'mlx-upstream-patch[compile]'")),)
+    show_summary(stages, run_chain(stages, context), context)
+    assert "mlx-upstream-patch[compile]" in said(context)
+
+
+@pytest.fixture
+def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel of each dtype for one arch: test_compile takes them all."""
+    few = list({variant.dtype: variant for variant in kernels.variants()}.values())
+    monkeypatch.setattr(kernels, "variants", lambda arch=None: few)
+    monkeypatch.setattr(kernels, "ARCHS", ("sm_90",))
+
+
+def no_gpu() -> None:
+    raise MissingTool("no CUDA GPU that MLX can use", "take one")
+
+
+@pytest.mark.needs_compile
+@pytest.mark.usefixtures("few_kernels")
+def test_without_a_gpu_it_ends_with_the_draft_and_says_what_was_not_run(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "require_cuda", no_gpu)
+    assert contribution(context) == 0
+    text = said(context)
+    assert (context.out / "drafts" / "issue_cuda_small_m.md").is_file()
+    summary = text.partition("summary ─")[2]
+    outcomes = {
+        line[: len("draft pull request")].strip(): line[len("draft pull request") :].strip()
+        for line in summary.splitlines()
+    }
+    assert outcomes["doctor"].startswith("ran here")
+    assert outcomes["build"].startswith("ran here")
+    assert outcomes["correctness"].startswith("skipped        no CUDA GPU")
+    assert outcomes["bench"].startswith("skipped        no CUDA GPU")
+    assert outcomes["simulate"].startswith("not built yet")
+    assert outcomes["draft issue"].startswith("ran here")
+    assert outcomes["draft pull request"].startswith("not built yet")
+    not_run = summary.partition("Nobody has run this yet")[2]
+    for host in ("h200", "gb10", "m5"):
+        assert f"\n{host} " in not_run
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_without_a_gpu_it_rests_on_the_committed_records_and_says_whose(
+    context: Context, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from upstream_patch.records import store
+
+    evidence = root / "evidence"
+    hosts = {loaded.record.host for loaded in store.load_all(evidence) if loaded.record.body.kind == "bench"}
+    if not hosts:
+        pytest.skip("no benchmark has been recorded yet")
+    monkeypatch.setattr(recording, "require_cuda", no_gpu)
+    here = replace(context, evidence=evidence)
+    results = run_chain([stage for stage in STAGES if stage.name == "bench"], here)
+    assert results["bench"].outcome is Outcome.RECORDS
+    assert all(host in results["bench"].detail for host in hosts)
+    show_summary([stage for stage in STAGES if stage.name == "bench"], results, here)
+    committed, _, not_run = said(context).partition("Nobody has run this yet")
+    assert all(f"\n{host} " in committed for host in hosts)
+    assert not any(line.split()[0] in hosts and " bench" in line for line in not_run.splitlines()[1:] if line.strip())
+
+
+def test_a_damaged_record_fails_the_check_and_the_draft_is_not_written(context: Context) -> None:
+    damaged = Path(str(context.evidence)) / "records" / "h200" / "h200-20260101T000000Z-bench-00000000.json"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("{")
+    chosen = [stage for stage in STAGES if stage.name in ("records verify", "draft issue")]
+    results = run_chain(chosen, context)
+    assert results["records verify"].outcome is Outcome.FAILED
+    assert damaged.name in results["records verify"].detail
+    assert results["draft issue"].detail == "needs records verify, which failed"
+    assert not context.out.exists()
+    show_summary(chosen, results, context)
+    assert "the committed records cannot be read" in said(context)

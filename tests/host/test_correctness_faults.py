@@ -1,0 +1,221 @@
+"""The harness on a numpy pair: a right kernel passes everything, and each planted fault is caught by what should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from upstream_patch.correctness import Answer, Case, complaints, matrix, run_case, run_cases
+from upstream_patch.problem import DType, Problem
+from upstream_patch.reference import DISTRIBUTIONS, F64, Distribution, Inputs, make_inputs, pack, round_to
+from upstream_patch.reference import from_bits as values_of
+from upstream_patch.reference import to_bits as bits_of
+
+Array = np.ndarray[Any, Any]
+
+
+def fp32_kernel(inputs: Inputs) -> F64:
+    """A right kernel: fp32 weights and sums, every row by itself. [M, N], not yet rounded to the dtype."""
+    weights = inputs.weights().astype(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.stack([(weights * row).sum(axis=1, dtype=np.float32) for row in inputs.x]).astype(np.float64)
+
+
+@dataclass
+class NumpyArms:
+    """``ours`` computes the right kernel on tampered inputs, then tampers with the output."""
+
+    on_inputs: Callable[[Inputs], Inputs] = lambda inputs: inputs
+    on_output: Callable[[F64, int], F64] = lambda y, call: y
+    unwritten: tuple[int, int] | None = None
+    took: str | None = "small_m"
+    calls: int = 0
+
+    def prepare(self, case: Case, given: Answer) -> Inputs:
+        return given.inputs
+
+    def route(self, case: Case) -> str | None:
+        return self.took
+
+    def kernels(self, case: Case) -> list[str]:
+        return ["numpy"]
+
+    def stock(self, prepared: Inputs) -> Array:
+        return bits_of(fp32_kernel(prepared), prepared.problem.dtype)
+
+    def _call(self, inputs: Inputs, fill: float | None) -> Array:
+        self.calls += 1
+        dtype = inputs.problem.dtype
+        y = bits_of(self.on_output(fp32_kernel(self.on_inputs(inputs)), self.calls), dtype)
+        if self.unwritten is not None:
+            # like a caching allocator: the block of a call holds what the last such call left, here the right answer
+            held = self.stock(inputs) if fill is None else bits_of(np.full(y.shape, fill), dtype)
+            y[self.unwritten] = held[self.unwritten]
+        return y
+
+    def ours(self, prepared: Inputs, repeats: int) -> list[Array]:
+        return [self._call(prepared, None) for _ in range(repeats)]
+
+    def ours_over(self, prepared: Inputs, fill: float) -> Array:
+        return self._call(prepared, fill)
+
+    def ours_row(self, prepared: Inputs, m: int) -> Array:
+        problem = prepared.problem.model_copy(update={"m": 1})
+        return self._call(replace(prepared, x=prepared.x[m : m + 1], problem=problem), None)
+
+
+SMALL = Case("small", Problem(m=5, n=33, k=192))
+REPEATS = 3
+
+
+def lines(case: Case, arms: NumpyArms) -> str:
+    return "\n".join(complaints(run_case(case, arms, REPEATS), REPEATS))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_a_right_kernel_passes(distribution: Distribution, dtype: DType) -> None:
+    for m, n, k in ((1, 1, 64), (16, 129, 1024)):
+        case = Case("right", Problem(m=m, n=n, k=k, dtype=dtype), distribution)
+        assert lines(case, NumpyArms()) == ""
+
+
+def flip_nibble(inputs: Inputs) -> Inputs:
+    q = inputs.q.copy()
+    q[17, 100] ^= 8
+    return replace(inputs, packed=pack(q, inputs.problem.bits))
+
+
+def swap_groups(inputs: Inputs) -> Inputs:
+    scales = inputs.scales.copy()
+    scales[:, :2] = scales[:, 1::-1]
+    return replace(inputs, scales=scales)
+
+
+def swap_rows(y: F64, call: int) -> F64:
+    return y[::-1]
+
+
+def drop_tail(y: F64, call: int) -> F64:
+    y = y.copy()
+    y[:, -1] = 0
+    return y
+
+
+def leak_nan(y: F64, call: int) -> F64:
+    return np.where(np.isnan(y).any(), np.nan, y)
+
+
+def hide_nan(y: F64, call: int) -> F64:
+    return np.nan_to_num(y, posinf=0, neginf=0)
+
+
+def saturate(y: F64, call: int) -> F64:
+    return np.clip(y, -65504, 65504)
+
+
+def flip_inf(y: F64, call: int) -> F64:
+    stored = round_to(y, "f16")
+    return np.where(np.isinf(stored), -stored, y)
+
+
+def truncate(y: F64, call: int) -> F64:
+    return (y.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+
+
+INPUT_FAULTS = [
+    (flip_nibble, "normal", "element past its rounding bound", "n=17 (tile 1, its column 1)"),
+    (flip_nibble, "one_hot", "element past its rounding bound", "1 of 4224 elements; first at m=4 n=17"),
+    (swap_groups, "group_scales", "element past its rounding bound", "first at m=0 n=0"),
+]
+
+
+@pytest.mark.parametrize(("fault", "distribution", "kind", "where"), INPUT_FAULTS)
+def test_wrong_weights_are_caught(fault: Any, distribution: Distribution, kind: str, where: str) -> None:
+    # seed 6 of 16 rows: the one-hot positions are 96 to 111, row 4 is position 100
+    case = Case("fault", Problem(m=16, n=264, k=256), distribution, seed=6)
+    found = lines(case, NumpyArms(on_inputs=fault))
+    assert kind in found and where in found
+
+
+OUTPUT_FAULTS = [
+    (swap_rows, "normal", "bf16", "element past its rounding bound"),
+    (drop_tail, "normal", "bf16", "5 of 165 elements; first at m=0 n=32"),
+    (leak_nan, "nan_row", "bf16", "NaN or Inf out of place"),
+    (hide_nan, "nan_row", "bf16", "NaN or Inf out of place"),
+    (hide_nan, "inf_row", "f16", "NaN or Inf out of place"),
+    (saturate, "large", "f16", "NaN or Inf out of place"),
+    (flip_inf, "large", "f16", "NaN or Inf out of place"),
+    (truncate, "normal", "bf16", "element past its rounding bound"),
+]
+
+
+@pytest.mark.parametrize(("fault", "distribution", "dtype", "kind"), OUTPUT_FAULTS)
+def test_wrong_outputs_are_caught(fault: Any, distribution: Distribution, dtype: DType, kind: str) -> None:
+    case = Case("fault", Problem(m=5, n=33, k=192, dtype=dtype), distribution)
+    assert kind in lines(case, NumpyArms(on_output=fault))
+
+
+def test_an_unwritten_element_that_held_the_right_answer() -> None:
+    result = run_case(SMALL, NumpyArms(unwritten=(0, 32)), REPEATS)
+    assert result.check.passed and result.repeats_equal == REPEATS and not result.written
+    assert "an element is not written" in complaints(result, REPEATS)[0]
+
+
+def test_an_unwritten_element_where_nan_is_right() -> None:
+    # row 2 is NaN: one fill value alone could not tell
+    case = replace(SMALL, distribution="nan_row")
+    assert not run_case(case, NumpyArms(unwritten=(2, 0)), REPEATS).written
+
+
+def test_a_result_that_changes_between_calls() -> None:
+    arms = NumpyArms(on_output=lambda y, call: y * (1 + 2.0**-9 * (call == 3)))
+    result = run_case(SMALL, arms, REPEATS)
+    assert result.check.passed and result.repeats_equal == REPEATS - 1
+    assert "2 of 3 repetitions" in complaints(result, REPEATS)[0]
+
+
+def test_a_row_that_depends_on_its_batch() -> None:
+    arms = NumpyArms(on_output=lambda y, call: y * (1 + 2.0**-9 * (len(y) > 1)))
+    found = complaints(run_case(SMALL, arms, REPEATS), REPEATS)
+    assert any("differs from the same row alone" in line for line in found)
+
+
+def test_the_wrong_route_and_a_kernel_that_raises() -> None:
+    assert "took route stock, not small_m" in lines(SMALL, NumpyArms(took="stock"))
+    assert "took route small_m, not other" in lines(replace(SMALL, route="other"), NumpyArms())
+
+    def explode(inputs: Inputs) -> Inputs:
+        raise RuntimeError("Unable to load kernel")
+
+    bodies = run_cases([SMALL, SMALL], NumpyArms(on_inputs=explode))
+    assert [case.check.passed for case in bodies.cases] == [False, False]
+    assert "raised RuntimeError: Unable to load kernel" in bodies.cases[0].check.bound
+
+
+def test_progress_counts_every_case() -> None:
+    seen: list[tuple[int, int]] = []
+    run_cases([SMALL, SMALL], NumpyArms(), lambda done, total, name: seen.append((done, total)))
+    assert seen == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_the_matrix_covers_what_it_must() -> None:
+    cases = matrix()
+    ours = [case for case in cases if case.route == "small_m"]
+    seen = {(c.problem.m, c.problem.dtype, c.problem.layout) for c in ours}
+    assert len({case.id for case in cases}) == len(cases) < 600
+    assert seen >= {(m, d, la) for m in range(1, 17) for d in ("bf16", "f16") for la in ("mk", "1mk", "b1k")}
+    assert {c.problem.n for c in ours} >= {1, 7, 15, 16, 17, 33, 127, 128, 129, 1000}
+    assert {c.problem.k for c in ours} >= {64, 128, 192, 320, 576, 1024, 4096, 4160, 14336}
+    hot = [make_inputs(c.problem, c.seed, "one_hot").x for c in ours if c.name == "lane_ownership"]
+    assert set(np.concatenate(hot).argmax(axis=1)) == set(range(128))
+    assert all(c.problem.bits == 4 and c.problem.group_size == 64 and c.problem.dtype != "f32" for c in ours)
+
+
+def test_from_bits_is_what_the_arms_store() -> None:
+    y = fp32_kernel(make_inputs(SMALL.problem, 0))
+    np.testing.assert_array_equal(values_of(bits_of(y, "bf16"), "bf16"), round_to(y, "bf16"))

@@ -1,0 +1,195 @@
+"""The issue draft, from synthetic records: what a maintainer would read, and what it must never hold."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from upstream_patch.draft import holes, issue, managed
+from upstream_patch.errors import UserError
+from upstream_patch.records.facts import Fact, derive
+from upstream_patch.records.provenance import HOSTS
+
+TEST_HOSTS = ("test", *HOSTS)
+FORM = [
+    "**Describe the bug**",
+    "**To Reproduce**",
+    "**Expected behavior**",
+    "**Desktop (please complete",
+    "**Additional context**",
+]
+
+
+@pytest.fixture
+def facts(synthetic: Any) -> list[Fact]:
+    rows = [synthetic.bench_row(m, n, layout) for layout in ("mk", "b1k") for n in (1024, 4096) for m in (1, 2, 7, 16)]
+    synthetic.write(synthetic.bench(rows))
+    synthetic.write(synthetic.ncu((1, 7)), 1)
+    synthetic.write(synthetic.correctness(), 2)
+    return derive(synthetic.load(), lambda kernel: "ab" * 32)
+
+
+def section(text: str, name: str) -> str:
+    found = re.search(rf"<!-- BEGIN FACTS {name} .*?-->\n(.*?)<!-- END", text, re.DOTALL)
+    assert found, name
+    return found[1]
+
+
+def fill(text: str) -> str:
+    """Write something into every hole, as a person would."""
+    return re.sub(r"TODO\(person\): (\w+)", r"My own words about \1.", text)
+
+
+def test_follows_the_form(facts: list[Fact]) -> None:
+    text = issue.render(facts, TEST_HOSTS)
+    places = [text.index(heading) for heading in FORM]
+    assert places == sorted(places)
+    assert "\n[BUG] TODO(person): title\n" in text
+    assert (
+        "OS Version: Synthetic 1.0 x86_64; Version: mlx 0.32.4; GPU Synthetic GPU; driver 1.2.3; CUDA runtime 13.0.0"
+        in text
+    )
+
+
+def test_tables_hold_the_facts(facts: list[Fact]) -> None:
+    text = issue.render(facts, TEST_HOSTS)
+    assert "| K x N | M = 1 | M = 2 | M = 7 | M = 16 |\n| --- |" in section(text, "stock_time")
+    assert "| 4096 x 4096 | 10.0 | 20.0 | 70.0 | 160.0 |" in section(text, "stock_time")
+    assert "x is [M, 1, K]" in section(text, "stock_time")
+    ours = section(text, "ours")
+    assert re.search(
+        r"\| 7 \| 4096 \| 4096 \| 70\.0 \| 10\.0 \| 7\.00 \| 6\.99 to 7\.01 \| FASTER \| 13\.5% \| 94\.4% \|", ours
+    ), ours
+    profiled = section(text, "profiled")
+    assert "| 7 | 4096 | 4096 | bf16 | stock | 9.44 | 70.00 | 55.5 | 10.0 | 40 | stock_kernel |" in profiled
+    assert "| 7 | 4096 | 4096 | bf16 | ours | 9.44 | 10.00 | 55.5 | 10.0 | 40 | ours_kernel |" in profiled
+    assert "| bf16 | 2 | 2 | 0.00123 | 0.002 | 1 | 2 |" in section(text, "correctness")
+    for fact in facts:
+        assert f"| `{fact.record_path}` | `{fact.sha256}` | `{'ab' * 32}` |" in section(text, "records")
+    assert "- test: `python -m upstream_patch bench`" in section(text, "commands")
+
+
+def test_says_what_was_not_run(facts: list[Fact]) -> None:
+    text = section(issue.render(facts, TEST_HOSTS), "not_run")
+    assert "- m5: not run\n" in text
+    for host in ("h200", "gb10"):
+        assert f"- {host}: not run (`python -m upstream_patch bench`, `python -m upstream_patch profile`" in text
+    assert "- test:" not in text
+    without = [fact for fact in facts if not fact.id.startswith("ncu.")]
+    assert "- test: no record of ncu (`python -m upstream_patch profile`)" in issue.render(without, TEST_HOSTS)
+
+
+def test_without_records_every_cell_says_so() -> None:
+    text = issue.render([])
+    stock = section(text, "stock_time")
+    assert stock.count("| 4096 x 128256 | no record | no record | no record | no record | no record | no record |") == 1
+    assert section(text, "records").strip() == "no record"
+    assert "- gb10: not run" in text and "- m5: not run" in text and "- h200: not run" in text
+    numbers = re.findall(
+        r"\d+\.\d", "".join(section(text, name) for name in ("stock_time", "ours", "profiled", "correctness"))
+    )
+    assert numbers == []
+
+
+def test_every_number_outside_the_tables_is_from_the_form(facts: list[Fact]) -> None:
+    """No sentence is generated: what lies between the tables is the same whatever the facts are."""
+    assert managed.strip(issue.render(facts, TEST_HOSTS)) == managed.strip(issue.render([], TEST_HOSTS))
+
+
+def test_hosts_never_share_a_table(facts: list[Fact]) -> None:
+    other = [
+        replace(
+            fact,
+            id=fact.id.replace(".test.", ".m5."),
+            host="m5",
+            value=fact.value if isinstance(fact.value, str) else 77.25,
+        )
+        for fact in facts
+        if not fact.id.startswith("record.")
+    ]
+    text = issue.render([*facts, *other], TEST_HOSTS)
+    for name in ("stock_time", "ours", "profiled", "correctness"):
+        parts = re.split(r"#### (\w+)\n", section(text, name))
+        assert parts[1::2] == ["test", "m5"]
+        assert "77.2" not in parts[2]
+        assert "77.2" in parts[4] and "70.0" not in parts[4]
+
+
+def test_a_stale_fact_is_refused_with_what_renews_it(facts: list[Fact], tmp_path: Path) -> None:
+    stale = [replace(fact, stale=fact.id.endswith(".M7.speedup")) for fact in facts]
+    with pytest.raises(
+        UserError, match=r"M7\.speedup is stale, .*: renew it on test with `python -m upstream_patch bench`"
+    ):
+        issue.write(tmp_path, stale, TEST_HOSTS)
+    assert list(tmp_path.iterdir()) == [tmp_path / "evidence"]
+    unused = [replace(fact, stale=fact.id.endswith(".route")) for fact in facts]
+    issue.write(tmp_path, unused, TEST_HOSTS)
+
+
+def test_synthetic_facts_are_refused(facts: list[Fact], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="facts of host 'test' come from synthetic records"):
+        issue.write(tmp_path / "out", facts)
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_prose_slot_is_an_open_hole(facts: list[Fact]) -> None:
+    text = issue.render(facts, TEST_HOSTS)
+    found = holes.open_holes(text, issue.REQUIRED)
+    assert tuple(hole.id for hole in found) == issue.REQUIRED
+    assert all(text.splitlines()[hole.line - 1].startswith(f"<!-- HOLE {hole.id}:") for hole in found)
+    assert text.count("TODO(person)") == len(issue.REQUIRED)
+    assert holes.open_holes(fill(text), issue.REQUIRED) == []
+
+
+def test_holes_that_are_not_really_filled(facts: list[Fact]) -> None:
+    text = fill(issue.render(facts, TEST_HOSTS))
+    emptied = text.replace("My own words about describe.", "")
+    assert [hole.id for hole in holes.open_holes(emptied, issue.REQUIRED)] == ["describe"]
+    kept = text.replace("My own words about context.", "Some. TODO(person) ask again.")
+    assert [hole.id for hole in holes.open_holes(kept, issue.REQUIRED)] == ["context"]
+    title = text.replace("[BUG] My own words about title.", "[BUG]")
+    assert [hole.id for hole in holes.open_holes(title, issue.REQUIRED)] == ["title"]
+    lost = re.sub(r"<!-- HOLE disclosure.*?-->\n", "", text)
+    assert [(hole.id, hole.line) for hole in holes.open_holes(lost, issue.REQUIRED)] == [("disclosure", 0)]
+
+
+def test_drafting_again_keeps_what_a_person_wrote(facts: list[Fact], tmp_path: Path) -> None:
+    path = issue.write(tmp_path, facts, TEST_HOSTS)
+    mine = fill(path.read_text()) + "\nP.S. at the end\n"
+    path.write_text(mine)
+    assert issue.write(tmp_path, facts, TEST_HOSTS).read_text() == mine
+    newer = [
+        replace(fact, value=71.5) if fact.id.endswith("4096x4096.b4.g64.bf16.M7.stock_us") else fact for fact in facts
+    ]
+    again = issue.write(tmp_path, newer, TEST_HOSTS).read_text()
+    assert managed.strip(again) == managed.strip(mine)
+    assert "| 4096 x 4096 | 10.0 | 20.0 | 71.5 | 160.0 |" in again
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("| 70.0 |", "| 700.0 |", r"md:\d+: the FACTS block stock_time was edited by hand"),
+        ("<!-- END FACTS ours -->", "", "the FACTS markers are damaged or gone"),
+        ("FACTS", "FACT", "the FACTS markers are damaged or gone"),
+    ],
+)
+def test_a_table_edited_by_hand_is_refused(facts: list[Fact], tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = issue.write(tmp_path, facts, TEST_HOSTS)
+    edited = path.read_text().replace(old, new)
+    path.write_text(edited)
+    with pytest.raises(UserError, match=message):
+        issue.write(tmp_path, facts, TEST_HOSTS)
+    assert path.read_text() == edited
+
+
+def test_a_block_that_a_person_deleted_stays_deleted(facts: list[Fact], tmp_path: Path) -> None:
+    path = issue.write(tmp_path, facts, TEST_HOSTS)
+    path.write_text(
+        re.sub(r"<!-- BEGIN FACTS correctness.*?END FACTS correctness -->", "", path.read_text(), flags=re.DOTALL)
+    )
+    assert "FACTS correctness" not in issue.write(tmp_path, facts, TEST_HOSTS).read_text()

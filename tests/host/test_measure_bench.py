@@ -1,0 +1,242 @@
+"""A whole suite on a simulated clock, its results checked for real (MLX on the CPU), and its refusals."""
+
+from __future__ import annotations
+
+import io
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import upstream_patch
+from upstream_patch.errors import MissingTool
+from upstream_patch.machine import Gpu, Machine
+from upstream_patch.measure import bench, suites
+from upstream_patch.measure.checked import WrongResult, make_row, sample_columns
+from upstream_patch.measure.conditions import conditions, throttle_reasons
+from upstream_patch.measure.mlx_device import MlxDevice, require_cuda
+from upstream_patch.measure.probe import ReadProbe, Shape
+from upstream_patch.measure.suites import Spec, Suite
+from upstream_patch.problem import Problem
+from upstream_patch.records.schema import BenchBody, Check, Protocol
+
+mx = pytest.importorskip("mlx.core")
+
+PROBLEM = Problem(m=2, n=512, k=128)
+STOCK_US, OURS_US, LINK_US = 30.0, 10.0, 2.0
+OURS: list[Any] = []
+
+
+class SimulatedDevice:
+    """A clock that advances by what the arms say they spent while they built a sample."""
+
+    resolution_ns = 32
+
+    def __init__(self) -> None:
+        self.host = self.free = 0.0
+
+    def host_us(self) -> float:
+        return self.host
+
+    def hold(self, us: float) -> Any:
+        start = max(self.free, self.host)
+        self.host += 5.0
+        self.free = start + us
+        return (int(start * 1e3), int(self.free * 1e3))
+
+    def submit(self, batch: Sequence[Any]) -> None:
+        assert all(isinstance(y, mx.array) for y in batch)  # not evaluated: check_row does the arithmetic, and in time
+        self.host += 5.0
+        self.free += SPENT.pop() if SPENT else 0.0
+        SPENT.clear()
+
+    def stamp(self) -> Any:
+        self.host += 5.0
+        return (int(self.free * 1e3) + 1000,)
+
+    def wait(self) -> None:
+        self.host = max(self.host, self.free)
+
+    def read(self, handle: Any) -> tuple[int, ...]:
+        return tuple(handle)
+
+    def link(self, x: Any, y: Any) -> Any:
+        _spend(LINK_US)
+        return x + 0 * y.reshape(-1)[0]
+
+
+SPENT: list[float] = []
+
+
+def _spend(us: float) -> None:
+    SPENT[:] = [sum(SPENT) + us]
+
+
+def _arm(us: float, wrong: Callable[[Any], Any] = lambda y: y) -> Callable[..., Any]:
+    def matmul(*args: Any, **kwargs: Any) -> Any:
+        _spend(us)
+        return wrong(mx.quantized_matmul(*args, **kwargs))
+
+    return matmul
+
+
+def _machine() -> Machine:
+    gpu = Gpu(name="NVIDIA H200", vendor="nvidia", multiprocessors=132, l2_bytes=70_000)
+    return Machine(os="Linux", arch="x86_64", cpu="cpu", cpu_count=2, memory_bytes=1, python="3.12", gpu=gpu)
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    ops = types.ModuleType("upstream_patch.ops")
+    vars(ops).update(
+        stock_quantized_matmul=_arm(STOCK_US),
+        quantized_matmul=_arm(OURS_US),
+        route_of=lambda _: "stock_folded",
+        kernel_symbol=lambda _: None,
+    )
+    monkeypatch.setitem(sys.modules, "upstream_patch.ops", ops)
+    monkeypatch.setattr(upstream_patch, "ops", ops, raising=False)
+    rows = (
+        Spec(PROBLEM),
+        Spec(PROBLEM.model_copy(update={"layout": "b1k"})),
+        Spec(Problem(m=1, n=256, k=64)),
+        Spec(PROBLEM, cache="hot"),
+        Spec(PROBLEM, order="chain"),
+    )
+    monkeypatch.setitem(suites.SUITES, "tiny", Suite("tiny", "for this test", rows, rounds=12))
+    monkeypatch.setattr(bench, "MlxDevice", SimulatedDevice)
+    _set_probe(monkeypatch, 4400.0)
+    monkeypatch.setattr(bench, "launch_floor", lambda *_: [0.6, 0.61])
+    return ops
+
+
+def _set_probe(monkeypatch: pytest.MonkeyPatch, gbps: float) -> None:
+    probe = ReadProbe([gbps] * 3, 1 << 31, Shape(8, 256, 8), {"8 x 16 B": gbps})
+    monkeypatch.setattr(bench, "read_probe", lambda *_: probe)
+
+
+def _run(console: Console | None = None) -> BenchBody:
+    return bench.run_suite("tiny", machine=_machine(), console=console or Console(file=io.StringIO()))
+
+
+def test_a_suite_gives_checked_rows_in_order(simulated: types.ModuleType) -> None:
+    seen: list[tuple[int, int]] = []
+    out = io.StringIO()
+    body = bench.run_suite(
+        "tiny", machine=_machine(), console=Console(file=out, width=160), progress=lambda a, b: seen.append((a, b))
+    )
+    assert [row.fact_stem for row in body.rows] == [spec.id for spec in suites.SUITES["tiny"].rows]
+    queue, _, _, hot, chain = body.rows
+    assert queue.stock_us == pytest.approx([STOCK_US] * 12, rel=1e-3)
+    assert queue.ours_us == pytest.approx([OURS_US] * 12, rel=1e-3)
+    assert queue.aa_us == pytest.approx(queue.stock_us, rel=1e-3)
+    assert chain.ours_us == pytest.approx([OURS_US + LINK_US] * 12, rel=1e-3)
+    assert "2.00 us each when run alone" in chain.protocol.timer
+    assert "less an empty bracket of 1.00 us" in queue.protocol.timer
+    assert "may overlap" in queue.protocol.timer
+    assert "may overlap" not in chain.protocol.timer
+    assert (hot.protocol.copies, hot.protocol.cache) == (1, "hot")
+    assert queue.protocol.copies * PROBLEM.packed_bytes > 3 * 70_000
+    assert queue.protocol.ops_per_sample % queue.protocol.copies == 0
+    assert all(row.check.passed and row.check.columns == min(320, row.problem.n) for row in body.rows)
+    assert queue.stock_kernels == queue.ours_kernels == []
+    assert (seen[0], seen[-1]) == ((0, 60), (60, 60))
+    assert any("clock" in note for note in body.notes)
+    shown = out.getvalue()
+    assert "3.00 [3.00, 3.00]" in shown
+    assert "FASTER" in shown
+    assert BenchBody.model_validate_json(body.model_dump_json()) == body
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda y: y * 1.5, "our result is wrong"),
+        (lambda y: mx.where(mx.arange(y.shape[-1]) == 511, 9, y), "our result is wrong"),
+        (lambda y: mx.where(mx.arange(y.shape[-1]) == 0, mx.nan, y), "NaN"),
+    ],
+)
+def test_a_wrong_result_is_not_timed(simulated: types.ModuleType, wrong: Callable[[Any], Any], says: str) -> None:
+    vars(simulated)["quantized_matmul"] = _arm(OURS_US, wrong)
+    with pytest.raises(WrongResult, match=says):
+        _run()
+
+
+def test_a_wrong_column_that_was_not_sampled_is_found_against_stock(simulated: types.ModuleType) -> None:
+    missed = next(c for c in range(512) if c not in set(sample_columns(512, 0)) | set(sample_columns(512, 1)))
+    vars(simulated)["quantized_matmul"] = _arm(OURS_US, lambda y: mx.where(mx.arange(y.shape[-1]) == missed, 9, y))
+    with pytest.raises(WrongResult, match="weight copy 0 differs from stock"):
+        _run()
+
+
+def test_a_slow_probe_refuses_the_run(simulated: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    _set_probe(monkeypatch, 4299.0)
+    with pytest.raises(bench.SlowProbe, match=r"4299 GB/s, below the 4300 that an h200 must reach"):
+        _run()
+
+
+def test_a_row_needs_a_passed_check() -> None:
+    failed = Check(passed=False, norm_error=1.0, max_ulp=9.0, bound="far off", columns=3)
+    protocol = Protocol(copies=2, ops_per_sample=2, timer="t")
+    times = {name: [1.0] for name in ("stock", "ours", "aa")}
+    with pytest.raises(WrongResult, match="far off"):
+        make_row(PROBLEM, protocol, times, failed, stock_kernels=[], ours_kernels=[], route="small_m")
+
+
+@pytest.mark.parametrize("n", [64, 320, 321, 1024, 128256])
+def test_sampled_columns_hold_both_ends_and_256_between(n: int) -> None:
+    columns = sample_columns(n, seed=4)
+    assert len(np.unique(columns)) == len(columns) == min(n, 320)
+    assert set(range(min(32, n))) <= set(columns) and set(range(max(0, n - 32), n)) <= set(columns)
+    assert (columns.min(), columns.max()) == (0, n - 1)
+
+
+def test_without_cuda_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx.cuda, "is_available", lambda: False)
+    with pytest.raises(MissingTool, match=r"no CUDA device: pip install"):
+        MlxDevice()
+    monkeypatch.setitem(sys.modules, "mlx.core", None)
+    with pytest.raises(MissingTool, match="MLX cannot be imported"):
+        require_cuda()
+
+
+def test_conditions_say_what_they_could_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert throttle_reasons(0) == "none"
+    assert throttle_reasons(0x1 | 0x40) == "idle, hardware thermal"
+    assert throttle_reasons(0x4 | 0x8000) == "software power cap, unknown 0x8000"
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert conditions("before") == ["before: clocks and throttling were not captured: nvidia-ml-py is not installed"]
+
+
+class FakeNvml(types.ModuleType):
+    class NVMLError(Exception):
+        pass
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    def __getattr__(self, name: str) -> Any:
+        answers: dict[str, Any] = {
+            "nvmlDeviceGetClockInfo": 1980,
+            "nvmlDeviceGetPowerUsage": 512_300,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": 4,
+            "nvmlDeviceGetComputeRunningProcesses": [types.SimpleNamespace(pid=-1)],
+        }
+        if name == "nvmlDeviceGetTemperature":  # as on GB10, where some readings are not supported
+
+            def refuse(*_: Any) -> Any:
+                raise self.NVMLError("Not Supported")
+
+            return refuse
+        return lambda *_: answers.get(name)
+
+
+def test_conditions_are_one_line_of_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
+    assert conditions("after") == [
+        "after: SM 1980 MHz, memory 1980 MHz, temperature unknown (Not Supported), power 512 W, "
+        "throttle reasons software power cap, other programs on the GPU 1"
+    ]

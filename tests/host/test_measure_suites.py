@@ -1,0 +1,93 @@
+"""The suites as data: does small-m hold what the evidence needs, and are cold weights cold?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.machine import Gpu, Machine
+from upstream_patch.measure.inputs import Weights, cold_copies, last_level_cache
+from upstream_patch.measure.suites import LLAMA_8B, PROFILES, SUITES, profile_plan, suite
+from upstream_patch.problem import Problem, parse_problem
+
+H200_L2 = 60 << 20
+
+
+def test_small_m_holds_every_shape_row_count_and_layout() -> None:
+    cold = {spec.problem.id for spec in suite("small-m").rows if (spec.cache, spec.order) == ("cold", "queue")}
+    wanted = {
+        Problem(m=m, n=n, k=k, layout=layout).id
+        for k, n in [(4096, 1024), (4096, 4096), (4096, 14336), (14336, 4096), (4096, 28672), (4096, 128256)]
+        for m in (1, 2, 4, 7, 8, 16)
+        for layout in ("mk", "b1k")
+    }
+    assert len(wanted) == 72
+    assert cold == wanted
+    assert {(spec.cache, spec.order) for spec in suite("small-m").rows} == {
+        ("cold", "queue"),
+        ("cold", "chain"),
+        ("hot", "queue"),
+    }
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_hot_weights_fit_the_smallest_cache(name: str) -> None:
+    assert all(row.problem.packed_bytes < 24e6 / 2 for row in suite(name).rows if row.cache == "hot")
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_rows_have_ids_of_their_own_and_rounds_are_balanced(name: str) -> None:
+    rows = suite(name).rows
+    ids = [row.id for row in rows]
+    assert len(set(ids)) == len(ids)
+    assert all(parse_problem(row.problem.id) == row.problem for row in rows)
+    assert suite(name).rounds % 6 == 0
+
+
+def test_the_profile_plan_is_stock_and_ours_at_every_row_count() -> None:
+    plan = profile_plan("ncu")
+    assert {(item.problem.k, item.problem.n) for item in plan} == {(4096, 28672), (4096, 128256)}
+    for shape in ((4096, 28672), (4096, 128256)):
+        for m in (1, 4, 7, 8, 16):
+            arms = [item.arm for item in plan if (item.problem.k, item.problem.n) == shape and item.problem.m == m]
+            assert arms == ["stock", "ours"]
+    assert {item.problem.layout for name in PROFILES for item in PROFILES[name]} == {"mk"}
+
+
+def test_unknown_names_list_the_known_ones() -> None:
+    with pytest.raises(UserError, match="no suite 'x'; known: small-m, smoke"):
+        suite("x")
+    with pytest.raises(UserError, match="no profile plan 'x'; known: ncu"):
+        profile_plan("x")
+
+
+@pytest.mark.parametrize(("k", "n"), LLAMA_8B)
+@pytest.mark.parametrize("l2", [H200_L2, 24 << 20])
+def test_cold_copies_exceed_three_caches_and_no_more_than_needed(k: int, n: int, l2: int) -> None:
+    problem = Problem(m=1, n=n, k=k)
+    copies = cold_copies(problem, l2)
+    assert copies >= 2
+    assert copies * problem.packed_bytes > 3 * l2
+    assert copies == 2 or (copies - 1) * problem.packed_bytes <= 3 * l2
+
+
+def test_the_rotation_goes_on_across_samples() -> None:
+    triples: list[Any] = [("w", i, 0) for i in range(5)]
+    weights = Weights(Problem(m=1, n=128, k=64), triples)
+    used = [triple[1] for n in (3, 1, 7, 2) for triple in weights.turn(n, hot=False)]
+    assert used == [i % 5 for i in range(13)]
+    assert weights.turn(4, hot=True) == [triples[0]] * 4
+    assert weights.turn(1, hot=False)[0][1] == 13 % 5
+
+
+def _machine(l2: int | None) -> Machine:
+    gpu = Gpu(name="NVIDIA H200", vendor="nvidia", multiprocessors=132, l2_bytes=l2)
+    return Machine(os="Linux", arch="x86_64", cpu="cpu", cpu_count=2, memory_bytes=1, python="3.12", gpu=gpu)
+
+
+def test_an_unknown_cache_is_not_guessed() -> None:
+    assert last_level_cache(_machine(H200_L2)) == H200_L2
+    with pytest.raises(MissingTool, match=r"L2 cache is unknown: .*doctor"):
+        last_level_cache(_machine(None))

@@ -1,0 +1,216 @@
+"""Dispatch, errors and install(), without a GPU: the CUDA device and the kernel launch are stood in for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+mx = pytest.importorskip("mlx.core", reason="needs MLX: pip install 'mlx[cpu]'")
+import upstream_patch  # noqa: E402
+from upstream_patch import ops  # noqa: E402
+
+
+class Cuda:
+    """An H200 that launches nothing: the kernel's arguments are kept, and zeros come out."""
+
+    def __init__(self) -> None:
+        self.launches: list[dict[str, Any]] = []
+
+    def compiled(self, variant: Any) -> Any:
+        def kernel(**arguments: Any) -> list[Any]:
+            self.launches.append({"variant": variant, **arguments})
+            pairs = zip(arguments["output_shapes"], arguments["output_dtypes"], strict=True)
+            return [mx.zeros(shape, dtype) for shape, dtype in pairs]
+
+        return kernel
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
+    device = Cuda()
+    monkeypatch.setattr(ops, "_device", lambda: ((9, 0), 132))
+    monkeypatch.setattr(ops, "_on_cuda", lambda stream: stream is None)
+    monkeypatch.setattr(ops, "_compiled", device.compiled)
+    monkeypatch.setattr(ops, "_plans", {})
+    yield device
+    upstream_patch.uninstall()
+
+
+def weights(n: int, k: int, dtype: Any = None, bits: int = 4, group_size: int = 64) -> tuple[Any, Any, Any]:
+    packed, scales, biases = mx.quantize(mx.random.normal((n, k), key=mx.random.key(n)), group_size, bits)
+    return packed, scales.astype(dtype or mx.bfloat16), biases.astype(dtype or mx.bfloat16)
+
+
+def x_of(*shape: int, dtype: Any = None) -> Any:
+    return mx.random.normal(shape, key=mx.random.key(1)).astype(dtype or mx.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "shape", [(512,), (1, 512), (16, 512), (1, 16, 512), (16, 1, 512), (2, 8, 512), (2, 2, 2, 512)]
+)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_rows_over_all_leading_axes_take_the_kernel(cuda: Cuda, shape: tuple[int, ...], dtype: str) -> None:
+    kind = getattr(mx, dtype)
+    y = upstream_patch.quantized_matmul(x_of(*shape, dtype=kind), *weights(48, 512, kind))
+    assert y.shape == (*shape[:-1], 48)
+    assert y.dtype == kind
+    (launch,) = cuda.launches
+    assert launch["grid"][0] == 3 * launch["threadgroup"][0], "three tiles of 16 columns"
+
+
+def test_defaults_and_explicit_arguments_are_the_same(cuda: Cuda) -> None:
+    x, (w, s, b) = x_of(4, 512), weights(48, 512)
+    upstream_patch.quantized_matmul(x, w, s, b)
+    upstream_patch.quantized_matmul(x, w, s, b, True, 64, 4, "affine")
+    upstream_patch.quantized_matmul(x, w, scales=s, biases=b, transpose=True, group_size=64, bits=4, mode="affine")
+    assert len(cuda.launches) == 3
+
+
+@pytest.mark.parametrize(
+    ("x", "given", "more"),
+    [
+        (x_of(17, 512), weights(48, 512), {}),
+        (x_of(4, 512), weights(48, 512, bits=8), {"bits": 8}),
+        (x_of(4, 512), weights(48, 512, group_size=32), {"group_size": 32}),
+        (x_of(4, 512, dtype=mx.float32), weights(48, 512, mx.float32), {}),
+        (x_of(4, 512, dtype=mx.float16), weights(48, 512, mx.bfloat16), {}),
+        (x_of(4, 48), weights(48, 512), {"transpose": False}),
+        (x_of(0, 512), weights(48, 512), {}),
+        (x_of(4, 512), weights(48, 512), {"stream": mx.cpu}),
+    ],
+    ids=["17 rows", "8 bits", "group 32", "float32", "mixed dtypes", "not transposed", "no rows", "on the CPU"],
+)
+def test_what_the_kernel_does_not_take_goes_to_mlx(cuda: Cuda, x: Any, given: Any, more: dict[str, Any]) -> None:
+    y = upstream_patch.quantized_matmul(x, *given, **more)
+    assert not cuda.launches
+    wanted = ops.stock_quantized_matmul(x, *given, **more)
+    assert y.shape == wanted.shape
+    if y.size:  # MLX's CPU backend divides by zero when it evaluates an empty product
+        assert mx.array_equal(y, wanted, equal_nan=True)
+
+
+def test_batched_weights_go_to_mlx(cuda: Cuda) -> None:
+    batched = [mx.stack([part, part]) for part in weights(48, 512)]
+    assert upstream_patch.quantized_matmul(x_of(2, 4, 512), *batched).shape == (2, 4, 48)
+    assert not cuda.launches
+
+
+def test_a_wide_decode_batch_is_folded_for_stock(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def stock(x: Any, *rest: Any, **more: Any) -> Any:
+        seen.append(x.shape)
+        return real(x, *rest, **more)
+
+    real = ops.stock_quantized_matmul
+    monkeypatch.setattr(ops, "stock_quantized_matmul", stock)
+    x, given = x_of(32, 1, 512), weights(128, 512)
+    y = upstream_patch.quantized_matmul(x, *given)
+    assert seen == [(32, 512)]
+    assert y.shape == (32, 1, 128)
+    assert mx.allclose(y, real(x, *given), atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        ((x_of(4, 256), *weights(48, 512)), {}),
+        ((x_of(4, 512), *weights(48, 512)), {"bits": 3}),
+        ((x_of(4, 512), *weights(48, 512)), {"bits": 7}),
+        ((x_of(4, 512), *weights(48, 512)), {"group_size": 48}),
+        ((x_of(4, 512), *weights(48, 512)), {"mode": "int4"}),
+        ((x_of(4, 512), weights(48, 512)[0], weights(48, 512)[1][:40], weights(48, 512)[2]), {}),
+        ((x_of(4, 512), weights(48, 512)[0].astype(mx.int32), *weights(48, 512)[1:]), {}),
+        ((x_of(4, 512), *weights(48, 512)[:2]), {}),
+        (([1.0], *weights(48, 512)), {}),
+        ((x_of(4, 512), *weights(48, 512)), {"bits": "4"}),
+        ((x_of(4, 512), *weights(48, 512)), {"group_size": []}),
+        ((mx.array(1.0).astype(mx.bfloat16), *weights(48, 512)), {}),
+        ((x_of(4, 512),), {}),
+    ],
+)
+def test_wrong_arguments_raise_what_mlx_raises(cuda: Cuda, arguments: tuple[Any, ...], more: dict[str, Any]) -> None:
+    with pytest.raises(Exception) as stock:
+        ops.stock_quantized_matmul(*arguments, **more)
+    with pytest.raises(type(stock.value)) as ours:
+        upstream_patch.quantized_matmul(*arguments, **more)
+    if len(arguments) > 2:
+        # a TypeError ends with the call's arguments as they reached MLX, where ours are spelled out
+        assert str(ours.value).partition("Invoked with")[0] == str(stock.value).partition("Invoked with")[0]
+    assert not cuda.launches
+
+
+def test_install_reaches_mlx_nn_and_uninstall_undoes_it(cuda: Cuda) -> None:
+    from mlx import nn
+
+    layer = nn.QuantizedLinear(512, 48, bias=False)
+    layer.set_dtype(mx.bfloat16)
+    before = {name: getattr(mx, name) for name in ("quantized_matmul", "grad", "value_and_grad", "vjp", "jvp", "vmap")}
+    with upstream_patch.installed():
+        upstream_patch.install()
+        layer(x_of(4, 512))
+        assert len(cuda.launches) == 1
+    assert {name: getattr(mx, name) for name in before} == before
+    upstream_patch.install()
+    with upstream_patch.installed():
+        pass
+    layer(x_of(4, 512))
+    assert len(cuda.launches) == 2, "an inner block leaves the outer install in place"
+    upstream_patch.uninstall()
+    upstream_patch.uninstall()
+    layer(x_of(4, 512))
+    assert len(cuda.launches) == 2
+
+
+def test_function_transformations_take_mlx(cuda: Cuda) -> None:
+    given = weights(48, 512)
+
+    def loss(x: Any) -> Any:
+        return mx.quantized_matmul(x, *given).sum()
+
+    x = x_of(4, 512)
+    with upstream_patch.installed():
+        gradient = mx.grad(loss)(x)
+        value, again = mx.value_and_grad(loss)(x)
+        mx.vjp(loss, [x], [mx.array(1.0)])
+        with pytest.raises(RuntimeError, match="QuantizedMatmul::vmap"):  # MLX's own answer
+            mx.vmap(lambda row: mx.quantized_matmul(row, *given))(x)
+        with pytest.raises(ZeroDivisionError):
+            mx.grad(lambda x: 1 / 0)(x)
+        assert not cuda.launches
+        mx.quantized_matmul(x, *given)
+        assert len(cuda.launches) == 1, "the depth is back at zero, after an error too"
+    assert mx.array_equal(gradient, again)
+    assert value.shape == ()
+
+
+def test_plans_are_bounded(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "_MOST_PLANS", 3)
+    given = weights(48, 512)
+    for rows in range(1, 8):
+        upstream_patch.quantized_matmul(x_of(rows, 512), *given)
+    assert len(ops._plans) <= 3
+    assert len(cuda.launches) == 7
+
+
+def test_the_kernel_hook_refuses_what_the_kernel_does_not_take(cuda: Cuda) -> None:
+    with pytest.raises(ValueError, match="does not take"):
+        ops.small_m_call(x_of(17, 512), *weights(48, 512))
+    ops.small_m_call(x_of(4, 512), *weights(48, 512), init_value=1.0)
+    assert cuda.launches[0]["init_value"] == 1.0
+
+
+@pytest.mark.parametrize("stream", [None, mx.cpu, mx.gpu, mx.Device(mx.gpu), mx.Device(mx.cpu), "gpu", 3])
+def test_the_stream_decides_where_it_runs(monkeypatch: pytest.MonkeyPatch, stream: Any) -> None:
+    monkeypatch.setattr(ops, "_device", lambda: ((9, 0), 132))
+    on_gpu = stream is not None and stream in (mx.gpu, mx.Device(mx.gpu))
+    assert ops._on_cuda(stream) is (mx.default_device() == mx.Device(mx.gpu) if stream is None else on_gpu)
+    monkeypatch.setattr(ops, "_device", lambda: None)
+    assert not ops._on_cuda(stream)
+
+
+def test_without_cuda_everything_is_mlx() -> None:
+    x, given = x_of(4, 512), weights(48, 512)
+    assert mx.array_equal(upstream_patch.quantized_matmul(x, *given), ops.stock_quantized_matmul(x, *given))

@@ -1,0 +1,78 @@
+"""README's table is what the facts say, and the filler refuses what it cannot stand for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from upstream_patch import readme
+from upstream_patch.errors import UserError
+from upstream_patch.records import store
+from upstream_patch.records.facts import Fact, derive
+
+EMPTY = f"# Title\n\n{readme.BEGIN}\nold\n{readme.END}\nafter\n"
+
+
+def fact(name: str, value: float) -> Fact:
+    return Fact(
+        id=f"small_m.h200.4096x1024.b4.g64.bf16.M7.{name}",
+        value=value,
+        unit="us",
+        host="h200",
+        record_path="evidence/records/h200/x.json",
+        sha256="0" * 64,
+        stale=False,
+        created=datetime(2026, 1, 1, tzinfo=UTC),
+        command="x",
+    )
+
+
+FACTS = [fact("stock_us", 1966.64), fact("ours_us", 90.02), fact("speedup", 21.84)]
+
+
+def test_readme_says_what_the_facts_say(root: Path) -> None:
+    text = (root / "README.md").read_text(encoding="utf-8")
+    assert readme.fill(text, derive(store.load_all(root / "evidence"))) == text
+
+
+def test_a_cell_has_stock_ours_and_the_speedup() -> None:
+    filled = readme.fill(EMPTY, FACTS)
+    rows = [line for line in filled.splitlines() if line.startswith("| 4096 x 1024 |")]
+    assert rows == ["| 4096 x 1024 | not run | not run | not run | 1,966.6 -> 90.0 (21.8x) | not run | not run |"]
+    assert filled.startswith("# Title\n\n")
+    assert filled.endswith("\nafter\n")
+    assert "old" not in filled
+    assert readme.fill(filled, FACTS) == filled
+
+
+def test_without_facts_it_says_so() -> None:
+    assert "No benchmark has been recorded yet." in readme.fill(EMPTY, [])
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_stale_fact_is_refused_with_what_renews_it(number: int) -> None:
+    facts = [replace(each, stale=index == number) for index, each in enumerate(FACTS)]
+    with pytest.raises(UserError, match=r"stale.*renew"):
+        readme.fill(EMPTY, facts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no markers", EMPTY.replace(readme.END, ""), EMPTY + EMPTY, f"{readme.END}{readme.BEGIN}"],
+)
+def test_damaged_markers_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match="needs one"):
+        readme.fill(text, FACTS)
+
+
+def test_the_file_changes_whole_and_only_when_it_must(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    path.write_text(EMPTY, encoding="utf-8")
+    path.chmod(0o640)
+    assert readme.update(path, FACTS)
+    assert not readme.update(path, FACTS)
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert [entry.name for entry in tmp_path.iterdir()] == ["README.md"]

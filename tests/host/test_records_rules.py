@@ -1,0 +1,148 @@
+"""What the writer refuses, and what it takes out of the text it stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from upstream_patch.errors import UserError
+from upstream_patch.machine import Gpu
+from upstream_patch.records.scrub import Scrubber
+
+H200 = Gpu(name="NVIDIA H200", vendor="nvidia", l2_bytes=60_000_000)
+JANE = Scrubber(
+    prefixes=(("/srv/tree", "<repo>"), ("/srv/tree/.venv", "<python>")), users=("jane", "root"), machines=("node-17",)
+)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def on_h200(synthetic: Any) -> dict[str, Any]:
+    return {"host": "h200", "machine": synthetic.machine.model_copy(update={"gpu": H200})}
+
+
+def test_a_wrong_result_is_no_benchmark(synthetic: Any) -> None:
+    wrong = synthetic.bench_row(7, check=synthetic.good.model_copy(update={"passed": False}))
+    with pytest.raises(
+        UserError, match=r"body\.rows\.1\.check\.passed: 4096x4096\.b4\.g64\.bf16\.M7 gave a wrong result"
+    ):
+        synthetic.write(synthetic.bench([synthetic.bench_row(1), wrong]), attachments={"a.csv": b"1"})
+    assert not synthetic.root.path.exists()
+
+
+def test_weights_that_fit_the_cache_are_not_cold(synthetic: Any) -> None:
+    row = synthetic.bench_row(7)
+    protocol = row.protocol.model_copy(update={"copies": 1})
+    machine = synthetic.machine.model_copy(update={"gpu": Gpu(name="Synthetic", vendor="none", l2_bytes=4_000_000)})
+    with pytest.raises(UserError, match=r"body\.rows\.0\.protocol\.copies: 1 copies are 9437184 bytes"):
+        synthetic.write(synthetic.bench([row.model_copy(update={"protocol": protocol})]), machine=machine)
+    hot = protocol.model_copy(update={"cache": "hot"})
+    synthetic.write(synthetic.bench([row.model_copy(update={"protocol": hot})]), machine=machine)
+
+
+def test_h200_below_its_floor_is_refused(synthetic: Any, tmp_path: Path) -> None:
+    given = {**on_h200(synthetic), "root": tmp_path / "real"}
+    with pytest.raises(UserError, match=r"body\.probe_gbps: median 4299 GB/s is below 4300 on h200"):
+        synthetic.write(synthetic.bench([], probe=4299.0), **given)
+    assert not (tmp_path / "real").exists()
+    synthetic.write(synthetic.bench([], probe=4300.0), **given)
+
+
+def test_a_probe_below_98_percent_of_the_best_is_refused(synthetic: Any) -> None:
+    synthetic.write(synthetic.bench([], probe=1000.0))
+    synthetic.write(synthetic.bench([], probe=985.0), 1)
+    with pytest.raises(UserError, match=r"below 98% of this host's best committed probe, 1000"):
+        synthetic.write(synthetic.bench([], probe=979.0), 2)
+    synthetic.write(synthetic.ncu(), 3)  # no probe, no rule
+
+
+def test_the_host_must_be_this_machine(synthetic: Any, tmp_path: Path) -> None:
+    given = on_h200(synthetic) | {"host": "gb10", "root": tmp_path / "real"}
+    with pytest.raises(UserError, match="host: says gb10, but its machine is h200"):
+        synthetic.write(synthetic.correctness(), **given)
+
+
+@pytest.mark.parametrize("kind", ["bench", "correctness", "ncu"])
+def test_our_kernel_needs_its_identity(synthetic: Any, kind: str) -> None:
+    body = {
+        "bench": synthetic.bench([synthetic.bench_row(1)]),
+        "correctness": synthetic.correctness(),
+        "ncu": synthetic.ncu(),
+    }[kind]
+    with pytest.raises(UserError, match="kernel: missing, although our kernel ran"):
+        synthetic.write(body, kernel=None)
+    synthetic.write(synthetic.bench([]), kernel=None)
+
+
+def test_values_that_are_no_numbers(synthetic: Any) -> None:
+    bad = synthetic.good.model_copy(update={"norm_error": float("nan")})
+    with pytest.raises(UserError, match=r"not stored: body\.cases\.1\.check\.norm_error: nan is not a finite number"):
+        synthetic.write(synthetic.correctness(synthetic.good, bad))
+    assert not synthetic.root.path.exists()
+
+
+def test_records_are_never_overwritten(synthetic: Any) -> None:
+    path = synthetic.write(synthetic.bench([]))
+    before = path.read_bytes()
+    with pytest.raises(UserError, match="exists already"):
+        synthetic.write(synthetic.bench([]))
+    assert path.read_bytes() == before
+
+
+def test_an_attachment_cannot_leave_its_folder(synthetic: Any) -> None:
+    with pytest.raises(UserError, match=r"attachments\.0\.path: String should match"):
+        synthetic.write(synthetic.bench([]), attachments={"../../x": b"1"})
+    assert not synthetic.root.path.exists()
+
+
+def test_a_failed_write_leaves_nothing(synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("upstream_patch.records.store.write_text", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        synthetic.write(synthetic.bench([]), attachments={"a.csv": b"1"})
+    assert files(synthetic.root.path) == []
+
+
+def test_paths_users_and_machines_leave_every_string(synthetic: Any) -> None:
+    raw = b"cwd,/srv/tree/x\nuser,jane\nhost,node-17\n"
+    path = synthetic.write(
+        synthetic.bench([], probe=1000.0).model_copy(update={"notes": ["jane ran make in /srv/tree", "janet stays"]}),
+        command="/srv/tree/.venv/bin/python -m upstream_patch bench --on node-17",
+        versions={"mlx": "0.32.4 from /srv/tree"},
+        attachments={"raw.csv": raw},
+        scrubber=JANE,
+    )
+    text = path.read_text()
+    assert '"command": "<python>/bin/python -m upstream_patch bench --on <host>"' in text
+    assert '["<user> ran make in <repo>", "janet stays"]' in text
+    assert '"mlx": "0.32.4 from <repo>"' in text
+    (loaded,) = synthetic.load()  # the hashes are those of the scrubbed text
+    stored = (synthetic.root.path / "raw" / loaded.record.id / "raw.csv").read_text()
+    assert stored == "cwd,<repo>/x\nuser,<user>\nhost,<host>\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/srv/tree2/x and /srv/tree", "/srv/tree2/x and <repo>"),
+        ("/home/bob/a:/Users/al/b /root/c /rooted", "<home>/a:<home>/b <home>/c /rooted"),
+        ("root cause; JANE; jane's; jane-doe", "root cause; <user>; <user>'s; jane-doe"),
+        ("node-17.example.org node-171", "<host>.example.org node-171"),
+        ("GPU-12345678-1234-1234-1234-123456789abc", "<gpu>"),
+        ("C:\\Users\\jane\\x", "<home>\\x"),
+    ],
+)
+def test_scrubber(text: str, expected: str) -> None:
+    assert JANE.text(text) == expected
+
+
+def test_a_binary_attachment_that_names_the_machine_is_refused(synthetic: Any) -> None:
+    assert JANE.data("ok.bin", b"\0\1\2") == b"\0\1\2"
+    with pytest.raises(UserError, match=r"attachment report\.bin is binary"):
+        synthetic.write(synthetic.bench([]), attachments={"report.bin": b"\0\0/srv/tree/x\0"}, scrubber=JANE)

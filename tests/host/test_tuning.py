@@ -1,0 +1,69 @@
+"""The tuning tables: what they pick fits the device it is for, and keeps rows independent."""
+
+from __future__ import annotations
+
+import pytest
+
+from upstream_patch import kernels
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, RESERVED_SHARED_BYTES, DeviceClass, SmallM, small_m_launch
+
+SHAPES = [(1, 64), (16, 64), (17, 320), (1000, 1024), (4096, 2048), (1024, 4096), (4096, 14336), (128256, 4096)]
+
+
+@pytest.mark.parametrize("device", DEVICE_CLASSES.values(), ids=lambda device: device.name)
+def test_every_pick_fits_its_device(device: DeviceClass) -> None:
+    for variant in kernels.variants(device.name):
+        assert variant.shared_bytes <= device.shared_per_block, variant.name
+        assert variant.shared_bytes + RESERVED_SHARED_BYTES <= device.shared_per_multiprocessor, variant.name
+        assert variant.tuning.stages >= 2, "the ring refills one slot while another is read"
+
+
+@pytest.mark.parametrize("device", DEVICE_CLASSES.values(), ids=lambda device: device.name)
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+def test_a_launch_covers_every_tile_once_and_is_an_instance_that_is_compiled(
+    device: DeviceClass, n: int, k: int
+) -> None:
+    compiled = {variant.tuning for variant in kernels.variants(device.name)}
+    for m in range(1, 17):
+        launch = small_m_launch(m, n, k, device, 48)
+        assert launch.tuning in compiled
+        assert launch.tuning.rows >= m
+        tiles = -(-n // 16)
+        assert 1 <= launch.blocks <= tiles
+        # block b works on tiles b, b + blocks, ...: no block is left with nothing
+        per_block = -(-tiles // launch.blocks)
+        assert (per_block - 1) * launch.blocks < tiles
+
+
+def test_the_order_of_a_sum_does_not_depend_on_m() -> None:
+    for device in DEVICE_CLASSES.values():
+        for n, k in SHAPES:
+            assert len({small_m_launch(m, n, k, device, 132).tuning.warps for m in range(1, 17)}) == 1
+
+
+def test_many_tiles_take_the_deep_ring_and_few_the_shallow_one() -> None:
+    h200 = DEVICE_CLASSES[9, 0]
+    assert small_m_launch(8, 128256, 4096, h200, 132).tuning == SmallM(8, 16, 4, 4)
+    assert small_m_launch(8, 4096, 4096, h200, 132).tuning == SmallM(8, 16, 2, 4)
+    assert small_m_launch(8, 4096, 4096, h200, 132).blocks == 128
+
+
+def test_device_names_are_the_archs() -> None:
+    assert set(kernels.ARCHS) <= {device.name for device in DEVICE_CLASSES.values()}
+    for (major, minor), device in DEVICE_CLASSES.items():
+        assert device.name == f"sm_{major}{minor}"
+
+
+def test_only_the_h200_class_is_marked_measured() -> None:
+    assert [d.measured_on for d in DEVICE_CLASSES.values() if d.measured_on] == ["h200"]
+
+
+def test_a_translation_unit_stands_alone() -> None:
+    unit = kernels.variants("sm_90")[0].translation_unit()
+    assert '#include "' not in unit
+    assert unit.count("#include <") == 2
+    assert "#pragma once" not in unit
+
+
+def test_the_closure_lists_what_the_entry_includes() -> None:
+    assert list(kernels.closure("small_m")) == ["intrinsics.cuh", kernels.entry("small_m").name]

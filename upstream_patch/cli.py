@@ -1,0 +1,196 @@
+"""The verbs. Each only wires; the rooms are imported inside the verb, so that facts and drafts need no MLX."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from upstream_patch.errors import UserError
+
+app = typer.Typer(
+    help="Carry a GPU kernel from 'fast on my machine' to 'merged upstream', with evidence.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+records_app = typer.Typer(help="The evidence: what was measured, where, from which bytes.")
+draft_app = typer.Typer(help="Files for a person to finish: facts filled in, prose left as holes.")
+app.add_typer(records_app, name="records")
+app.add_typer(draft_app, name="draft")
+
+Evidence = Annotated[Path, typer.Option(help="Folder of the records.")]
+Out = Annotated[Path, typer.Option(help="Folder that drafts are written to.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+Suite = Annotated[str, typer.Option(help="Which list of problems.")]
+EVIDENCE = Path("evidence")
+OUT = Path("out")
+SUITE = "small-m"
+
+
+def main() -> None:
+    """Run a verb. A person's mistake is one line on stderr and an exit code that is not 0, never a traceback."""
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
+    try:
+        raise SystemExit(app(standalone_mode=False) or 0)
+    except UserError as error:
+        fail(str(error), error.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        fail("stopped", 130)
+    except Exception as error:
+        # Wrong options: typer's own classes have moved between its versions, the method has not.
+        if not hasattr(error, "format_message"):
+            raise
+        fail(f"{error.format_message()} (--help lists what there is)", getattr(error, "exit_code", 2))
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """One line, whatever the message."""
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def command_line() -> str:
+    """This command as a record keeps it: the verb and its options, no paths of this machine."""
+    return shlex.join(["python", "-m", "upstream_patch", *sys.argv[1:]])
+
+
+def existing(path: Path) -> Path:
+    """The path, if it is there: a wrong folder must not look like one without records."""
+    if not path.exists():
+        raise UserError(f"no {path} here: run from the root of the repository, or name another")
+    return path
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine has, and what each missing piece would enable."""
+    from dataclasses import asdict
+
+    from upstream_patch.machine import diagnose, probe
+
+    if as_json:
+        findings = [asdict(finding) for finding in diagnose()]
+        print(json.dumps({"machine": probe().model_dump(), "findings": findings}, indent=2))
+        return
+    from upstream_patch.terminal import show_findings
+
+    show_findings(Console(), diagnose())
+
+
+@app.command()
+def build(
+    arch: Annotated[list[str] | None, typer.Option(help="e.g. sm_90; every supported one if left out.")] = None,
+) -> None:
+    """Compile every kernel with NVRTC and show registers, shared memory and spills. Needs no GPU."""
+    from upstream_patch.compile import compile_all
+    from upstream_patch.terminal import bar, compile_table
+
+    with bar("compiling") as advance:
+        results = compile_all(arch or None, progress=advance)
+    Console().print(compile_table(results))
+
+
+@app.command()
+def correctness(evidence: Evidence = EVIDENCE) -> None:
+    """Run the matrix on this machine's CUDA GPU and record it."""
+    from upstream_patch.recording import record_correctness
+
+    stored = record_correctness(command_line(), evidence)
+    print(f"{stored.detail}: {stored.path}")
+
+
+@app.command()
+def bench(suite: Suite = SUITE, evidence: Evidence = EVIDENCE) -> None:
+    """Time stock against ours on this machine's CUDA GPU and record it."""
+    from upstream_patch.recording import record_bench
+
+    stored = record_bench(command_line(), suite, evidence)
+    print(f"{stored.detail}: {stored.path}")
+
+
+@app.command()
+def profile(evidence: Evidence = EVIDENCE) -> None:
+    """Profile stock and ours with Nsight Compute and record it."""
+    from upstream_patch.recording import record_profile
+
+    stored = record_profile(command_line(), evidence)
+    print(f"{stored.detail}: {stored.path}")
+
+
+@records_app.command("verify")
+def records_verify(evidence: Evidence = EVIDENCE) -> None:
+    """Check every record and raw file: form, hashes, rules."""
+    from upstream_patch.records import store
+
+    findings = store.verify(existing(evidence))
+    for finding in findings:
+        print(finding)
+    if findings:
+        raise UserError(f"{len(findings)} faults in {evidence}; take the files back from git, or measure again")
+    print(f"{len(store.load_all(evidence))} records are as they were written")
+
+
+@app.command()
+def facts(
+    as_json: Json = False,
+    prefix: Annotated[str, typer.Option(help="Only ids that begin so, e.g. small_m.h200.")] = "",
+    evidence: Evidence = EVIDENCE,
+) -> None:
+    """List every value derived from the records: id, value, unit, record, sha256, stale. Needs no MLX."""
+    from upstream_patch.records import facts as derived
+    from upstream_patch.records import store
+
+    found = [fact for fact in derived.derive(store.load_all(existing(evidence))) if fact.id.startswith(prefix)]
+    if as_json:
+        print(derived.to_json(found))
+        return
+    for fact in found:
+        value = fact.value if isinstance(fact.value, str) else f"{fact.value:.6g}"
+        stale = "  STALE" if fact.stale else ""
+        print(f"{fact.id}  {value} {fact.unit}  {fact.record_path} {fact.sha256[:12]}{stale}")
+
+
+@draft_app.command("issue")
+def draft_issue(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+    """Write the issue's fact sheet: tables from facts, prose as holes for a person."""
+    from upstream_patch.draft import issue
+    from upstream_patch.records import facts as derived
+    from upstream_patch.records import store
+
+    print(issue.write(out / "drafts", derived.derive(store.load_all(existing(evidence)))))
+
+
+@app.command()
+def readme(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail where README differs.")] = False,
+    path: Annotated[Path, typer.Option(help="The file with the managed block.")] = Path("README.md"),
+    evidence: Evidence = EVIDENCE,
+) -> None:
+    """Fill README's table of measured results from facts."""
+    from upstream_patch import readme as page
+    from upstream_patch.records import facts as derived
+    from upstream_patch.records import store
+
+    text = existing(path).read_text(encoding="utf-8")
+    found = derived.derive(store.load_all(existing(evidence)))
+    if check:
+        if page.fill(text, found) != text:
+            raise UserError(f"{path} differs from the facts: python -m upstream_patch readme fills it")
+        return
+    print(f"{path} {'was filled' if page.update(path, found) else 'is up to date'}")
+
+
+@app.command()
+def contribution(suite: Suite = SUITE, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+    """The main job: doctor, build, correctness, bench, profile, records, drafts, and a summary at the end."""
+    from upstream_patch.contribution import Context
+    from upstream_patch.contribution import contribution as run
+
+    context = Context(evidence=evidence, out=out, console=Console(), command=command_line(), suite=suite)
+    raise SystemExit(run(context))

@@ -1,0 +1,124 @@
+"""The stages of the main job, in order. Each only calls its room and says what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from upstream_patch.contribution.chain import Context, Outcome, Result, Stage
+from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.recording import KERNEL, Stored
+
+
+def _doctor(context: Context) -> Result:
+    from upstream_patch.machine import diagnose
+    from upstream_patch.terminal import show_findings
+
+    with context.console.status("asking this machine"):
+        findings = diagnose()
+    show_findings(context.console, findings)
+    missing = [finding.name for finding in findings if not finding.ok]
+    detail = f"{len(findings) - len(missing)} of {len(findings)} pieces are here"
+    return Result(Outcome.RAN, f"{detail}; missing: {', '.join(missing)}" if missing else detail)
+
+
+def _build(context: Context) -> Result:
+    from upstream_patch.compile import compile_all, nvrtc
+    from upstream_patch.terminal import bar, compile_table
+
+    with bar("compiling") as advance:
+        results = compile_all(progress=advance)
+    context.console.print(compile_table(results))
+    kernels = len({result.variant for result in results})
+    archs = list(dict.fromkeys(result.arch for result in results))
+    spilling = len({result.variant for result in results if result.spills})
+    spills = f"{spilling} of them spill registers" if spilling else "no spills"
+    return Result(
+        Outcome.RAN, f"{kernels} kernels for {', '.join(archs)} compile with NVRTC {nvrtc().version}; {spills}"
+    )
+
+
+def _measured(kind: str, record: Callable[[Context], Stored]) -> Callable[[Context], Result]:
+    """A stage that needs a CUDA GPU; without one it rests on what is committed."""
+
+    def run(context: Context) -> Result:
+        try:
+            stored = record(context)
+        except MissingTool as error:
+            return _committed(kind, context, error)
+        return Result(Outcome.RAN, f"{stored.detail}: {stored.path}")
+
+    return run
+
+
+def _committed(kind: str, context: Context, missing: MissingTool) -> Result:
+    from upstream_patch.records import store
+    from upstream_patch.records.kernel_hash import identity
+
+    today = identity(KERNEL).hash
+    newest: dict[str, str] = {}
+    for loaded in store.load_all(context.evidence):
+        record = loaded.record
+        if record.body.kind == kind:
+            stale = record.kernel is not None and record.kernel.hash != today
+            newest[record.host] = f"{record.created:%Y-%m-%d}" + (", STALE: the kernel changed since" if stale else "")
+    if not newest:
+        return Result(Outcome.SKIPPED, f"{missing.what}; no committed record either", missing.fix)
+    whose = "; ".join(f"{host} of {day}" for host, day in newest.items())
+    return Result(Outcome.RECORDS, f"{whose} (here: {missing.what})")
+
+
+def _correctness(context: Context) -> Stored:
+    from upstream_patch.recording import record_correctness
+
+    return record_correctness(context.command, context.evidence)
+
+
+def _bench(context: Context) -> Stored:
+    from upstream_patch.recording import record_bench
+
+    return record_bench(context.command, context.suite, context.evidence)
+
+
+def _profile(context: Context) -> Stored:
+    from upstream_patch.recording import record_profile
+
+    return record_profile(context.command, context.evidence)
+
+
+def _verify(context: Context) -> Result:
+    from upstream_patch.records import store
+
+    findings = store.verify(context.evidence)
+    for finding in findings:
+        context.console.print(str(finding), style="red", markup=False)
+    if findings:
+        raise UserError(f"{len(findings)} faults in {context.evidence}, first: {findings[0]}")
+    count = len(store.load_all(context.evidence))
+    return Result(Outcome.RAN, f"{count} records are as they were written" if count else "there is no record yet")
+
+
+def _draft_issue(context: Context) -> Result:
+    from upstream_patch.draft import issue
+    from upstream_patch.records import facts, store
+
+    path = issue.write(context.out / "drafts", facts.derive(store.load_all(context.evidence)))
+    return Result(Outcome.RAN, f"{path}: facts are filled in; its holes are for a person")
+
+
+def _not_built(what: str) -> Callable[[Context], Result]:
+    return lambda context: Result(Outcome.NOT_BUILT, what)
+
+
+STAGES = (
+    Stage("doctor", _doctor),
+    Stage("build", _build),
+    Stage("correctness", _measured("correctness", _correctness), needs=("build",)),
+    Stage("simulate", _not_built("the lane simulator, which runs the kernels on a CPU")),
+    Stage("bench", _measured("bench", _bench), needs=("correctness",)),
+    Stage("profile", _measured("ncu", _profile), needs=("correctness",)),
+    Stage("decode", _not_built("end-to-end decode with mlx-lm")),
+    Stage("records verify", _verify),
+    Stage("draft issue", _draft_issue, needs=("records verify",)),
+    Stage("draft pull request", _not_built("the change to an MLX checkout, and its description's facts")),
+    Stage("draft doc update", _not_built("the downstream doc edit")),
+)

@@ -1,0 +1,29 @@
+"""The matrix of cases, the error measures and the verdict. mlx is imported only where cases run."""
+
+from __future__ import annotations
+
+from upstream_patch.correctness.cases import Answer, Case, answer, matrix
+from upstream_patch.correctness.errors import HARD_CAP, STOCK_FACTOR, bounds, check, norm_error
+from upstream_patch.correctness.forms import to_mlx
+from upstream_patch.correctness.run import REPEATS, Arms, MlxArms, complaints, failures, run_case, run_cases, run_matrix
+
+__all__ = [
+    "HARD_CAP",
+    "REPEATS",
+    "STOCK_FACTOR",
+    "Answer",
+    "Arms",
+    "Case",
+    "MlxArms",
+    "answer",
+    "bounds",
+    "check",
+    "complaints",
+    "failures",
+    "matrix",
+    "norm_error",
+    "run_case",
+    "run_cases",
+    "run_matrix",
+    "to_mlx",
+]

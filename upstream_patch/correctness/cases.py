@@ -1,0 +1,144 @@
+"""Which problems are tried, why each, and what the right answer to each is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal, get_args
+
+import numpy as np
+
+from upstream_patch.problem import DType, Layout, Problem
+from upstream_patch.reference import DISTRIBUTIONS, F64, Distribution, Inputs, make_inputs
+
+Form = Literal[
+    "plain",
+    "margins",
+    "odd_offset",
+    "x_strided",
+    "x_transposed",
+    "x_blocks",
+    "w_row_strided",
+    "w_column_slice",
+    "w_batched",
+    "not_transposed",
+]
+"""How the operands lie in memory.
+
+``margins``: row slices of larger arrays whose other bytes are NaN (w: all ones). ``odd_offset``: the same, starting at
+row 3, so scales are 2-byte aligned only. ``x_strided``: every second column of an array. ``x_blocks``: x is
+[2, M/2, K]. ``w_row_strided``: every second row. ``w_column_slice``: the first K columns of wider weights.
+``w_batched``: weights [2, N/2, K], x expanded with stride 0. ``not_transposed``: ``transpose=False``, weights [K, N].
+"""
+FORMS: tuple[Form, ...] = get_args(Form)
+DTYPES: tuple[DType, ...] = ("bf16", "f16")
+LAYOUTS: tuple[Layout, ...] = ("mk", "1mk", "b1k")
+Route = Literal["small_m", "other", "any"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem with its data and memory form; ``route`` is what our operation must do with it."""
+
+    name: str
+    problem: Problem
+    distribution: Distribution = "normal"
+    form: Form = "plain"
+    seed: int = 0
+    route: Route = "small_m"
+
+    @property
+    def id(self) -> str:
+        return f"{self.label}-{self.problem.id}-{self.seed}"
+
+    @property
+    def label(self) -> str:
+        """The name, with the distribution and the memory form where they are not the usual ones."""
+        extra = [part for part in (self.distribution, self.form) if part not in ("normal", "plain", self.name)]
+        return ".".join([self.name, *extra])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A case's operands in numpy, and what comes out: reference and magnitude are [M, N] in fp64."""
+
+    inputs: Inputs
+    reference: F64
+    magnitude: F64
+
+
+def answer(case: Case) -> Answer:
+    """``not_transposed`` has inputs for weights [K, N] packed along N; its ``inputs.x`` is still [M, K]."""
+    if case.form != "not_transposed":
+        inputs = make_inputs(case.problem, case.seed, case.distribution)
+        return Answer(inputs, inputs.reference(), inputs.magnitude())
+    p = case.problem
+    weights = make_inputs(p.model_copy(update={"n": p.k, "k": p.n}), case.seed, case.distribution)
+    x = make_inputs(p, case.seed, case.distribution).x
+    inputs = Inputs(weights.problem, case.seed, case.distribution, x, weights.packed, weights.scales, weights.biases)
+    size = replace(weights, scales=np.abs(weights.scales), biases=np.abs(weights.biases))
+    wide_x = x.astype(np.float64)
+    return Answer(inputs, wide_x @ weights.weights(), np.abs(wide_x) @ size.weights())
+
+
+OFF_TILE_N = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 1000)
+TILE_K = (64, 128, 192, 320, 576, 1024, 4096, 4160, 14336)
+_ROW_SHAPES = ((64, 1024), (129, 4096), (1000, 576), (2048, 2048), (17, 4160))
+
+
+def _rows() -> Iterator[Case]:
+    """Every M, dtype and layout, over shapes that take turns."""
+    for i, (m, dtype, layout) in enumerate(product(range(1, 17), DTYPES, LAYOUTS)):
+        n, k = _ROW_SHAPES[i % len(_ROW_SHAPES)]
+        yield Case("rows", Problem(m=m, n=n, k=k, dtype=dtype, layout=layout))
+
+
+def _shapes() -> Iterator[Case]:
+    for i, (n, dtype, m) in enumerate(product(OFF_TILE_N, DTYPES, (1, 7, 16))):
+        # mlx 3487: the last scales and biases are the last bytes of their buffers
+        yield Case("n_off_tile", Problem(m=m, n=n, k=192, dtype=dtype, layout=LAYOUTS[i % 3]))
+    for i, (k, dtype, m) in enumerate(product(TILE_K, DTYPES, (2, 8, 9))):
+        # mlx 3444: K a multiple of the group but not of the K tile
+        yield Case("k_off_tile", Problem(m=m, n=129, k=k, dtype=dtype, layout=LAYOUTS[i % 3]))
+    for n, k in ((1, 64), (1, 14336), (15, 4160), (4097, 320), (4096, 4096)):
+        yield Case("corner", Problem(m=5, n=n, k=k))
+
+
+def _data() -> Iterator[Case]:
+    for distribution, dtype, m in product(DISTRIBUTIONS, DTYPES, (1, 3, 8, 16)):
+        yield Case("data", Problem(m=m, n=257, k=1024, dtype=dtype), distribution)
+    for seed, dtype in product(range(8), DTYPES):
+        # 8 seeds of 16 rows: each of the 128 positions of two groups is the hot one once
+        yield Case("lane_ownership", Problem(m=16, n=130, k=128, dtype=dtype), "one_hot", seed=seed)
+
+
+def _memory() -> Iterator[Case]:
+    for dtype, m, k in product(DTYPES, (1, 7, 16), (64, 320, 1024)):
+        # mlx 1577: bytes behind x, scales and biases are NaN
+        yield Case("margins", Problem(m=m, n=33, k=k, dtype=dtype), form="margins")
+        yield Case("odd_offset", Problem(m=m, n=33, k=k, dtype=dtype), form="odd_offset")
+    forms: tuple[Form, ...] = ("x_strided", "x_transposed", "w_row_strided", "w_column_slice", "w_batched", "x_blocks")
+    for form, dtype, m in product(forms, DTYPES, (2, 8)):
+        yield Case("memory", Problem(m=m, n=66, k=320, dtype=dtype), form=form, route="any")
+
+
+def _fallback() -> Iterator[Case]:
+    """What our kernel must leave to the stock route, with the right answer all the same."""
+    for layout in LAYOUTS:
+        yield Case("f32", Problem(m=4, n=65, k=256, dtype="f32", layout=layout), route="other")
+    for m, layout in product((17, 33), LAYOUTS):
+        yield Case("more_rows", Problem(m=m, n=130, k=512, layout=layout), route="other")
+    for bits, group in product((2, 3, 4, 5, 6, 8), (32, 64, 128)):
+        if (bits, group) != (4, 64):
+            yield Case("other_quant", Problem(m=3, n=64, k=384, bits=bits, group_size=group), route="other")
+    for dtype, m in product(DTYPES, (1, 7)):
+        yield Case("not_transposed", Problem(m=m, n=128, k=192, dtype=dtype), form="not_transposed", route="any")
+    # mlxcel 648: more batch entries than a grid axis has
+    yield Case("huge_batch", Problem(m=65_537, n=16, k=64, layout="b1k"), route="other")
+
+
+def matrix() -> list[Case]:
+    """All cases, each id once. A few hundred; a minute on a GPU host."""
+    cases = [*_rows(), *_shapes(), *_data(), *_memory(), *_fallback()]
+    return list({case.id: case for case in cases}.values())

@@ -1,0 +1,203 @@
+"""How far a result is from the right answer, and whether that is far enough to be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upstream_patch.problem import DType, Problem
+from upstream_patch.records.schema import Check
+from upstream_patch.reference import F64, round_to, ulp
+
+STOCK_FACTOR = 1.1
+HARD_CAP: dict[DType, float] = {"f16": 2e-3, "bf16": 5e-3, "f32": 2e-3}
+"""Norm-relative; f32 has the f16 cap because a tensor core multiplies f32 as tf32, which keeps f16's 11 bits."""
+TILE_COLUMNS = 16
+Mask = NDArray[np.bool_]
+
+
+def accumulation(problem: Problem) -> float:
+    """Error of a right fp32 kernel over ``S = sum_k |x| (q |scale| + |bias|)``, before the output is rounded.
+
+    A group is g / 16 tensor-core steps of exact products, each truncating by at most one ulp (2**-23) of its running
+    sum, on integers read as 16 + q, which at most triples S: 3 g / 16. Across groups, two fp32 operations a group round
+    by half an ulp of a sum that S bounds; four standard deviations of that walk are 2 sqrt(2 K / g) ulps.
+    4-bit g64: 1.8e-6 at K = 64, 4.1e-6 at 4096, 6.5e-6 at 14336. A sequential fp32 sum over K stays inside as well.
+    """
+    group_part = 3 * problem.group_size / 16
+    walk = 2 * np.sqrt(2 * problem.k / problem.group_size)
+    return float((group_part + walk) * 2.0**-23)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What rounding allows, per element and in the norm."""
+
+    element: F64
+    """[M, C]. With E = accumulation * S, a right kernel holds v, |v - ref| <= E, and stores round(v), half an ulp off
+    at most, so |ours - ref| <= E + ulp(|ref| + E) / 2. S is the worst case, whatever the data. A kernel that sums in
+    16 bits need not pass."""
+    overflow: F64
+    """[M, C]: E alone; within it of the overflow threshold, Inf and the largest number are both right."""
+    norm: float
+    """The distance to the grid of the dtype is 1-Lipschitz, so |v - ref| = D gives |ours - ref| <= |round(ref) - ref|
+    + 2 D. Over many elements worst cases do not add up: partial sums are about |ref| (growing) plus 4 S / sqrt(K)
+    (wandering), D = accumulation * that. Normal data: D is 5e-5 of the norm at K = 4096."""
+
+
+def bounds(problem: Problem, reference: F64, magnitude: F64 | None) -> Bounds:
+    """``magnitude`` is S, [M, C]; without it S is taken as 4 sqrt(K) times each row's RMS (normal data has 2.6)."""
+    finite = np.where(np.isfinite(reference), reference, 0.0)
+    if magnitude is None:
+        rms = np.sqrt(np.mean(finite**2, axis=1, keepdims=True))
+        magnitude = np.broadcast_to(4 * np.sqrt(problem.k) * rms, reference.shape)
+    size = np.where(np.isfinite(magnitude), magnitude, 0.0)
+    unit = accumulation(problem)
+    slack = unit * size
+    half = ulp(np.abs(finite) + slack, problem.dtype) / 2
+    stored = np.isfinite(round_to(finite, problem.dtype))
+    rounding = norm_error(round_to(finite, problem.dtype), finite, stored)
+    wander = unit * (np.abs(finite) + 4 * size / np.sqrt(problem.k))
+    return Bounds(slack + half, slack, rounding + 2 * norm_error(finite + wander, finite, stored))
+
+
+def norm_error(values: F64, reference: F64, where: Mask) -> float:
+    """||values - reference|| / ||reference|| over ``where``; the absolute norm where the reference is zero."""
+    wanted = reference[where]
+    if not wanted.size:
+        return 0.0
+    # scaled first: squares of bf16's ends do not fit fp64's range comfortably at f32
+    scale = float(np.abs(wanted).max()) or 1.0
+    size = float(np.linalg.norm(wanted / scale)) or 1.0
+    return float(np.linalg.norm((values[where] - wanted) / scale)) / size
+
+
+def _misplaced(problem: Problem, ours: F64, reference: F64, slack: F64) -> Mask:
+    """Where NaN and Inf differ from the reference's.
+
+    A NaN must be a NaN, an overflow the Inf of the right sign, and no finite answer may be either. One choice is open:
+    where x itself is Inf, NaN is right too, since ``scale * sum(q x) + bias * sum(x)`` is Inf - Inf.
+    """
+    with np.errstate(invalid="ignore"):
+        # the two stored values that accumulation error may reach, low before high
+        low, high = round_to(reference - slack, problem.dtype), round_to(reference + slack, problem.dtype)
+    right_nan = np.isnan(ours) & np.isnan(reference)
+    right_inf = np.isinf(ours) & ((ours == low) | (ours == high))
+    right_finite = np.isfinite(ours) & (np.isfinite(low) | np.isfinite(high))
+    # the fp64 reference itself is Inf only where x is
+    tainted = np.isinf(reference)
+    right: Mask = right_nan | right_inf | right_finite | (tainted & np.isnan(ours))
+    return ~right
+
+
+def _excess(values: F64, reference: F64, limit: F64) -> F64:
+    """Error over its bound, [M, C]; 0 where either is not finite (those are judged by place)."""
+    both = np.isfinite(values) & np.isfinite(reference)
+    distance: F64 = np.abs(np.where(both, values, 0.0) - np.where(both, reference, 0.0))
+    return distance / limit
+
+
+def _report(
+    problem: Problem, seed: int | None, columns: Sequence[int] | None, ours: F64, reference: F64, bad: Mask
+) -> str:
+    """Everything needed to look at a failure: where, which tile, both values, how far, which rows."""
+    m, c = (int(i) for i in np.argwhere(bad)[0])
+    n = c if columns is None else int(columns[c])
+    with np.errstate(invalid="ignore"):
+        distance = float(np.abs(ours[m, c] - reference[m, c]) / ulp(reference[m, c], problem.dtype))
+        both = np.isfinite(ours) & np.isfinite(reference)
+    rows = [f"{norm_error(ours[r : r + 1], reference[r : r + 1], both[r : r + 1]):.1e}" for r in range(len(ours))]
+    bad_rows, bad_columns = (np.flatnonzero(bad.any(axis=a)) for a in (1, 0))
+    if columns is not None:
+        bad_columns = np.asarray(columns)[bad_columns]
+    shown = ", ".join(rows[:32]) + (", ..." if len(rows) > 32 else "")
+    return (
+        f"{problem.id} seed {seed}: {int(bad.sum())} of {bad.size} elements; "
+        f"first at m={m} n={n} (tile {n // TILE_COLUMNS}, its column {n % TILE_COLUMNS}): "
+        f"ours {ours[m, c]!s}, reference {reference[m, c]!s}, {distance:.4g} ulp; "
+        f"rows {_span(bad_rows)}, columns {_span(bad_columns)}; error per row [{shown}]"
+    )
+
+
+def _span(index: NDArray[np.intp]) -> str:
+    some = ", ".join(str(int(i)) for i in index[:8])
+    return some if len(index) <= 8 else f"{some}, ... {int(index[-1])} ({len(index)})"
+
+
+def check(
+    problem: Problem,
+    ours: F64,
+    reference: F64,
+    stock: F64 | None,
+    *,
+    magnitude: F64 | None = None,
+    our_kernel: bool = True,
+    seed: int | None = None,
+    columns: Sequence[int] | None = None,
+) -> Check:
+    """Judge ``ours`` [M, C] against the unrounded ``reference``; ``stock`` is MLX's own result on the same input.
+
+    Passes when NaN and Inf are where they must be, every element is within ``Bounds.element``, and the norm error is
+    within ``Bounds.norm`` or within 1.1 times stock's and under the hard cap. ``our_kernel=False`` (the stock route)
+    allows each element twice the excess of stock's worst and stock's own error past the cap; without ``stock``, the cap
+    alone. ``columns`` names the outputs that C samples, ``magnitude`` is ``Inputs.magnitude()``. A failed check says in
+    ``bound`` what failed, and where.
+    """
+    if ours.shape != reference.shape or (stock is not None and stock.shape != reference.shape):
+        raise ValueError(f"shapes differ: ours {ours.shape}, reference {reference.shape}")
+    limit = bounds(problem, reference, magnitude)
+    stored = round_to(reference, problem.dtype)
+    judged = np.isfinite(ours) & np.isfinite(stored)
+    error = norm_error(ours, reference, judged)
+    stock_error = stock_ulp = None
+    allowed = 1.0
+    if stock is not None:
+        both = np.isfinite(stock) & np.isfinite(stored)
+        stock_error, stock_ulp = norm_error(stock, reference, both), _max_ulp(problem, stock, reference, both)
+    if not our_kernel:
+        allowed = np.inf if stock is None else max(1.0, 2 * float(_excess(stock, reference, limit.element).max()))
+
+    cap = HARD_CAP[problem.dtype]
+    misplaced = _misplaced(problem, ours, reference, limit.overflow)
+    if stock is not None and not our_kernel:
+        # the stock route answers Inf and NaN as stock does
+        misplaced &= ~((ours == stock) | (np.isnan(ours) & np.isnan(stock)))
+    far = _excess(ours, reference, limit.element) > allowed
+    failed = True
+    if misplaced.any():
+        bound = "NaN or Inf out of place: " + _report(problem, seed, columns, ours, reference, misplaced)
+    elif far.any():
+        bound = "element past its rounding bound: " + _report(problem, seed, columns, ours, reference, far)
+    elif error <= limit.norm:
+        failed, bound = False, f"within output rounding ({limit.norm:.3g})"
+    elif stock_error is not None and error <= STOCK_FACTOR * stock_error and (error <= cap or not our_kernel):
+        side = "under" if error <= cap else "like stock past"
+        failed, bound = False, f"within {STOCK_FACTOR}x of stock, {side} the cap {cap:g}"
+    elif stock is None and not our_kernel and error <= cap:
+        failed, bound = False, f"under the cap {cap:g}; stock gave no result"
+    else:
+        worst = _excess(ours, reference, limit.element)
+        of_stock = "none" if stock_error is None else f"{stock_error:.3g}"
+        bound = (
+            f"norm error {error:.3g} past rounding ({limit.norm:.3g}), {STOCK_FACTOR}x of stock ({of_stock}) "
+            f"or the cap {cap:g}: " + _report(problem, seed, columns, ours, reference, worst == worst.max())
+        )
+    return Check(
+        passed=not failed,
+        norm_error=error,
+        max_ulp=_max_ulp(problem, ours, reference, judged),
+        stock_norm_error=stock_error,
+        stock_max_ulp=stock_ulp,
+        bound=bound,
+        columns=reference.shape[1],
+    )
+
+
+def _max_ulp(problem: Problem, values: F64, reference: F64, where: Mask) -> float:
+    """Distance from the exact answer in its ulps (0.5: correctly rounded)."""
+    if not where.any():
+        return 0.0
+    return float((np.abs(values[where] - reference[where]) / ulp(reference[where], problem.dtype)).max())

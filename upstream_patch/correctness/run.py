@@ -1,0 +1,214 @@
+"""Runs cases through stock and ours, and judges what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from upstream_patch.correctness.cases import Answer, Case, answer, matrix
+from upstream_patch.correctness.errors import check
+from upstream_patch.correctness.forms import Bits, Operands, one_row, operands, output_bits
+from upstream_patch.errors import MissingTool
+from upstream_patch.problem import Problem
+from upstream_patch.records.schema import CaseResult, Check, CorrectnessBody
+from upstream_patch.reference import from_bits
+
+REPEATS = 50
+"""All must be bitwise equal; vllm 56887 needed about that many to show."""
+ROWS_ALONE = 64
+"""A case with more rows tries this many of them alone."""
+FILLS = (float("nan"), -3.0)
+"""What the output's memory holds before a call. Two values, so that a wanted NaN cannot pass as an untouched one."""
+Progress = Callable[[int, int, str], None]
+"""Called before each case with (cases done, cases in all, case id), and once at the end."""
+
+
+class Arms(Protocol):
+    """The two things compared. Outputs are stored bits [rows, N]; the host tests bring a numpy pair."""
+
+    def prepare(self, case: Case, given: Answer) -> Any: ...
+
+    def route(self, case: Case) -> str | None:
+        """The route our operation takes, or None where the problem alone does not tell."""
+
+    def kernels(self, case: Case) -> list[str]: ...
+
+    def stock(self, prepared: Any) -> Bits: ...
+
+    def ours(self, prepared: Any, repeats: int) -> list[Bits]:
+        """Queued together, then read."""
+
+    def ours_over(self, prepared: Any, fill: float) -> Bits:
+        """Once, with ``fill`` in the memory that the output will take."""
+
+    def ours_row(self, prepared: Any, m: int) -> Bits:
+        """Row m alone, [1, N]."""
+
+
+class MlxArms:
+    """Stock MLX and ``upstream_patch.ops`` on mlx's default device."""
+
+    def prepare(self, case: Case, given: Answer) -> tuple[Operands, Answer]:
+        return operands(case, given.inputs), given
+
+    def route(self, case: Case) -> str | None:
+        from upstream_patch import ops
+
+        return str(ops.route_of(case.problem)) if case.form in ("plain", "margins", "odd_offset") else None
+
+    def kernels(self, case: Case) -> list[str]:
+        from upstream_patch import ops
+
+        symbol = ops.kernel_symbol(case.problem) if self.route(case) == "small_m" else None
+        return [symbol] if symbol else []
+
+    def stock(self, prepared: tuple[Operands, Answer]) -> Bits:
+        from upstream_patch import ops
+
+        given = prepared[0]
+        return output_bits(given.case, ops.stock_quantized_matmul(*given.arguments, **given.keywords))
+
+    def ours(self, prepared: tuple[Operands, Answer], repeats: int) -> list[Bits]:
+        import mlx.core as mx
+
+        from upstream_patch import ops
+
+        given = prepared[0]
+        outputs = [ops.quantized_matmul(*given.arguments, **given.keywords) for _ in range(repeats)]
+        mx.eval(*outputs)
+        return [output_bits(given.case, y) for y in outputs]
+
+    def ours_over(self, prepared: tuple[Operands, Answer], fill: float) -> Bits:
+        """Our kernel takes ``fill`` through its own hook. Elsewhere MLX's allocator is primed with freed blocks of the
+        output's size; which of them it hands out, and to which array, is its own choice, so that proves less."""
+        import mlx.core as mx
+
+        from upstream_patch import ops
+
+        given = prepared[0]
+        if given.case.route == "small_m":
+            y = ops.small_m_call(*given.arguments, init_value=fill)
+        else:
+            blocks = [mx.full((given.case.problem.m, given.case.problem.n), fill, given.x.dtype) for _ in range(4)]
+            mx.eval(*blocks)
+            del blocks
+            y = ops.quantized_matmul(*given.arguments, **given.keywords)
+        return output_bits(given.case, y)
+
+    def ours_row(self, prepared: tuple[Operands, Answer], m: int) -> Bits:
+        from upstream_patch import ops
+
+        given = one_row(prepared[0], prepared[1].inputs, m)
+        return output_bits(given.case, ops.quantized_matmul(*given.arguments, **given.keywords))
+
+
+def _failed(problem: Problem, why: str, columns: int = 0) -> Check:
+    return Check(passed=False, norm_error=0.0, max_ulp=0.0, bound=why, columns=columns)
+
+
+def run_case(case: Case, arms: Arms, repeats: int = REPEATS) -> CaseResult:
+    """Never raises for a wrong answer or a kernel that fails: the result says so."""
+    try:
+        return _run(case, arms, repeats)
+    except Exception as error:
+        why = f"{case.id}: raised {type(error).__name__}: {error}"
+        return _result(case, _failed(case.problem, why), [])
+
+
+def _result(
+    case: Case, verdict: Check, kernels: list[str], equal: int = 0, alone: bool = False, written: bool = False
+) -> CaseResult:
+    return CaseResult(
+        case=case.label,
+        problem=case.problem,
+        seed=case.seed,
+        check=verdict,
+        repeats_equal=equal,
+        rows_equal_alone=alone,
+        written=written,
+        kernels=kernels,
+    )
+
+
+def _stock(case: Case, arms: Arms, prepared: Any) -> Bits | Exception:
+    """Stock may refuse a problem; then ours may refuse it too, in the same words, or answer it right."""
+    try:
+        return arms.stock(prepared)
+    except Exception as error:
+        return error
+
+
+def _run(case: Case, arms: Arms, repeats: int) -> CaseResult:
+    given = answer(case)
+    prepared = arms.prepare(case, given)
+    kernels = arms.kernels(case)
+    stock = _stock(case, arms, prepared)
+    try:
+        outputs = arms.ours(prepared, repeats + 1)
+    except Exception as error:
+        if isinstance(stock, Exception) and (type(error), str(error)) == (type(stock), str(stock)):
+            same = Check(passed=True, norm_error=0.0, max_ulp=0.0, bound=f"raises as stock: {error}", columns=0)
+            return _result(case, same, kernels, equal=repeats, alone=True, written=True)
+        raise
+    first = outputs[0]
+    equal = sum(np.array_equal(first, other) for other in outputs[1:])
+    written = all(np.array_equal(first, arms.ours_over(prepared, fill)) for fill in FILLS)
+    alone = all(
+        np.array_equal(first[m : m + 1], arms.ours_row(prepared, m)) for m in range(min(case.problem.m, ROWS_ALONE))
+    )
+    verdict = check(
+        case.problem,
+        from_bits(first, case.problem.dtype),
+        given.reference,
+        None if isinstance(stock, Exception) else from_bits(stock, case.problem.dtype),
+        magnitude=given.magnitude,
+        our_kernel=case.route == "small_m",
+        seed=case.seed,
+    )
+    route = arms.route(case)
+    if route is not None and case.route != "any" and (route == "small_m") != (case.route == "small_m"):
+        verdict = _failed(case.problem, f"{case.id}: took route {route}, not {case.route}", verdict.columns)
+    return _result(case, verdict, kernels, equal, alone, written)
+
+
+def complaints(result: CaseResult, repeats: int = REPEATS) -> list[str]:
+    """What is wrong with a result, in lines; empty when nothing is. Row independence is asked of our kernel only."""
+    where = f"{result.case} {result.problem.id} seed {result.seed}"
+    found = [] if result.check.passed else [f"{where}: {result.check.bound}"]
+    if result.repeats_equal < repeats:
+        found.append(f"{where}: {result.repeats_equal} of {repeats} repetitions equal the first")
+    if not result.written:
+        found.append(f"{where}: the output depends on what its memory held before: an element is not written")
+    if result.kernels and not result.rows_equal_alone:
+        found.append(f"{where}: a row of the batch differs from the same row alone")
+    return found
+
+
+def failures(body: CorrectnessBody) -> list[str]:
+    """Every complaint about every case."""
+    return [line for result in body.cases for line in complaints(result)]
+
+
+def run_matrix(progress: Progress | None = None, *, cases: Sequence[Case] | None = None) -> CorrectnessBody:
+    """The whole matrix on mlx's default GPU. Failures are collected: ask ``failures(body)``.
+
+    Raises MissingTool without a CUDA device that mlx can use.
+    """
+    from upstream_patch import ops
+
+    if not ops.cuda_available():
+        raise MissingTool("no CUDA GPU that MLX can use", "python -m upstream_patch doctor says what is missing")
+    return run_cases(matrix() if cases is None else cases, MlxArms(), progress)
+
+
+def run_cases(cases: Sequence[Case], arms: Arms, progress: Progress | None = None) -> CorrectnessBody:
+    results = []
+    for done, case in enumerate(cases):
+        if progress is not None:
+            progress(done, len(cases), case.id)
+        results.append(run_case(case, arms))
+    if progress is not None:
+        progress(len(cases), len(cases), "")
+    return CorrectnessBody(cases=results)

@@ -1,0 +1,46 @@
+"""The places of a draft where a person must write, and which of them are still open."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from upstream_patch.draft import managed
+
+TODO = "TODO(person)"
+_HOLE = re.compile(r"<!-- HOLE (?P<id>[a-z_]+): (?P<hint>.*?) -->", re.DOTALL)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_FRAME = re.compile(r"^(?:\*\*.*\*\*|#.*|\[BUG\]|- (?:OS Version|Version):?|```\w*)\s*$", re.MULTILINE)
+"""Lines of the form itself: they fill no hole."""
+
+
+@dataclass(frozen=True)
+class Hole:
+    id: str
+    line: int
+    """Of its marker; 0 where the marker is gone."""
+    hint: str
+
+
+def mark(hole_id: str, hint: str, facts: str) -> str:
+    """The marker of a hole and the line that a person replaces."""
+    return f"<!-- HOLE {hole_id}: {hint}; facts that bear on it: {facts} -->\n{TODO}: {hole_id}"
+
+
+def open_holes(text: str, required: Sequence[str] = ()) -> list[Hole]:
+    """Holes in which nothing is written yet, or whose TODO still stands, and ``required`` ones whose marker is gone."""
+    found = list(_HOLE.finditer(text))
+    result = []
+    for match, following in zip(found, [*found[1:], None], strict=True):
+        answer = text[match.end() : following.start() if following else len(text)]
+        answer = _FRAME.sub("", _COMMENT.sub("", managed.strip(answer)))
+        if TODO in answer or not answer.strip():
+            result.append(Hole(match["id"], text.count("\n", 0, match.start()) + 1, match["hint"]))
+    marked = {match["id"] for match in found}
+    gone = [
+        Hole(name, 0, "its marker is gone: draft anew beside it and copy it back")
+        for name in required
+        if name not in marked
+    ]
+    return result + gone

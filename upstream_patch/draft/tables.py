@@ -1,0 +1,187 @@
+"""Markdown tables from facts. A table is about one host, so no table can set one vendor's numbers beside another's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from upstream_patch.errors import UserError
+from upstream_patch.problem import Problem, parse_problem
+from upstream_patch.records.facts import Fact, renewal
+
+NO_RECORD = "no record"
+SHAPES = ((4096, 1024), (4096, 4096), (4096, 14336), (14336, 4096), (4096, 28672), (4096, 128256))
+"""(K, N) that the tables always name."""
+ROWS = (1, 2, 4, 7, 8, 16)
+_X_SHAPE = {"mk": "[M, K]", "1mk": "[1, M, K]", "b1k": "[M, 1, K]"}
+
+
+class Sheet:
+    """The facts of a draft. Reading one that is stale raises UserError with the command that renews it."""
+
+    def __init__(self, facts: Iterable[Fact]) -> None:
+        self._facts = {fact.id: fact for fact in facts}
+        self.used: dict[str, Fact] = {}
+        """Facts that the draft holds, by id."""
+
+    def get(self, fact_id: str) -> Fact | None:
+        fact = self._facts.get(fact_id)
+        if fact is None:
+            return None
+        if fact.stale:
+            raise UserError(f"fact {fact.id} is stale, {renewal(fact)}")
+        self.used[fact_id] = fact
+        return fact
+
+    def cell(self, fact_id: str, digits: str = ".1f", scale: float = 1.0) -> str:
+        """The value as text, or ``no record``."""
+        fact = self.get(fact_id)
+        if fact is None:
+            return NO_RECORD
+        return fact.value if isinstance(fact.value, str) else format(fact.value * scale, digits)
+
+    def problems(self, family: str, host: str) -> list[Problem]:
+        """The problems that have facts of a family on a host; only short ids: cold weights, queued calls."""
+        stems = {
+            fact_id.split(".", 2)[2].rpartition(".")[0]
+            for fact_id in self._facts
+            if fact_id.startswith(f"{family}.{host}.")
+        }
+        problems = []
+        for stem in stems:
+            try:
+                problems.append(parse_problem(stem.removesuffix(".stock").removesuffix(".ours")))
+            except ValueError:  # .hot, .chain: other protocols, not for these tables
+                continue
+        return sorted(
+            set(problems),
+            key=lambda p: (p.dtype, p.mode, p.bits, p.group_size, p.layout != "mk", p.layout, p.k * p.n, p.k, p.m),
+        )
+
+
+def stock_time(sheet: Sheet, host: str) -> str:
+    """Stock time by M, one row a shape, one table for each dtype, quantization and shape of x."""
+    parts = []
+    for problems in _alike(sheet.problems("small_m", host) or _standard()):
+        rows_of_x = sorted({problem.m for problem in problems})
+        body = []
+        for k, n in dict.fromkeys((problem.k, problem.n) for problem in problems):
+            cells = [sheet.cell(f"small_m.{host}.{_at(problems[0], k, n, m).id}.stock_us") for m in rows_of_x]
+            body.append([f"{k} x {n}", *cells])
+        parts.append(
+            f"Stock, us per call (median), {_described(problems[0])}\n\n"
+            + markdown(["K x N", *(f"M = {m}" for m in rows_of_x)], body)
+        )
+    return "\n\n".join(parts)
+
+
+def ours_against_stock(sheet: Sheet, host: str) -> str:
+    """One row a problem: both times, the ratio with its interval, the verdict, the share of the read probe."""
+    parts = []
+    for problems in _alike(sheet.problems("small_m", host) or _standard()):
+        body = []
+        for problem in problems:
+            stem = f"small_m.{host}.{problem.id}"
+            interval = f"{sheet.cell(f'{stem}.speedup_low', '.2f')} to {sheet.cell(f'{stem}.speedup_high', '.2f')}"
+            body.append(
+                [
+                    *(str(size) for size in (problem.m, problem.n, problem.k)),
+                    sheet.cell(f"{stem}.stock_us"),
+                    sheet.cell(f"{stem}.ours_us"),
+                    sheet.cell(f"{stem}.speedup", ".2f"),
+                    NO_RECORD if NO_RECORD in interval else interval,
+                    sheet.cell(f"{stem}.verdict"),
+                    sheet.cell(f"{stem}.stock_read_fraction", ".1%"),
+                    sheet.cell(f"{stem}.read_fraction", ".1%"),
+                ]
+            )
+        header = [
+            "M",
+            "N",
+            "K",
+            "stock us",
+            "ours us",
+            "stock / ours",
+            "95% interval",
+            "verdict",
+            "stock read",
+            "ours read",
+        ]
+        parts.append(f"{_described(problems[0])}\n\n{markdown(header, body)}")
+    legend = (
+        "us: median of paired rounds. stock / ours: geometric mean of paired ratios, bootstrap interval. read: bytes "
+        "of weights, scales and biases / time / read probe of the same run (newest probe: "
+        f"{sheet.cell(f'probe.{host}.read_gbps', '.0f')}, in GB/s of 1e9 bytes). "
+        "cold: every call reads another copy of the weights, all copies together exceed three last-level caches. "
+        f"Empty kernel under the same timer, us: {sheet.cell(f'probe.{host}.launch_floor_us', '.2f')}."
+    )
+    return "\n\n".join([*parts, legend])
+
+
+def profiled(sheet: Sheet, host: str) -> str:
+    """What Nsight Compute counted for one call, stock and ours."""
+    problems = sheet.problems("ncu", host) or [_at(_standard()[0], 4096, 128256, m) for m in (1, 4, 7, 8, 16)]
+    body = []
+    for problem in problems:
+        for arm in ("stock", "ours"):
+            stem = f"ncu.{host}.{problem.id}"
+            body.append(
+                [
+                    *(str(size) for size in (problem.m, problem.n, problem.k)),
+                    problem.dtype if problem.layout == "mk" else f"{problem.dtype}, {_X_SHAPE[problem.layout]}",
+                    arm,
+                    sheet.cell(f"{stem}.packed_bytes", ".2f", 1e-6),
+                    sheet.cell(f"{stem}.{arm}.dram_bytes_read", ".2f", 1e-6),
+                    sheet.cell(f"{stem}.{arm}.dram_pct"),
+                    sheet.cell(f"{stem}.{arm}.duration_us"),
+                    sheet.cell(f"{stem}.{arm}.registers", ".0f"),
+                    sheet.cell(f"{stem}.{arm}.kernels").replace("|", "\\|"),
+                ]
+            )
+    header = ["M", "N", "K", "dtype", "route", "packed MB", "DRAM read MB", "DRAM %", "us", "registers", "kernel"]
+    return f"MB are 1e6 bytes; packed: weights, scales and biases.\n\n{markdown(header, body)}"
+
+
+def correctness(sheet: Sheet, host: str) -> str:
+    body = []
+    for dtype in ("bf16", "f16", "f32"):
+        stem = f"correctness.{host}.{dtype}"
+        if dtype != "f32" or sheet.get(f"{stem}.cases"):
+            body.append(
+                [
+                    dtype,
+                    sheet.cell(f"{stem}.cases", ".0f"),
+                    sheet.cell(f"{stem}.passed", ".0f"),
+                    sheet.cell(f"{stem}.max_norm_error", ".3g"),
+                    sheet.cell(f"{stem}.stock_max_norm_error", ".3g"),
+                    sheet.cell(f"{stem}.max_ulp", ".3g"),
+                    sheet.cell(f"{stem}.stock_max_ulp", ".3g"),
+                ]
+            )
+    header = ["dtype", "cases", "passed", "norm error, ours", "norm error, stock", "max ulp, ours", "max ulp, stock"]
+    return markdown(header, body)
+
+
+def markdown(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    rows = [header, ["---"] * len(header), *body]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _alike(problems: Sequence[Problem]) -> list[list[Problem]]:
+    """Problems of one dtype, quantization and shape of x together, in order."""
+    return [
+        list(group) for _, group in groupby(problems, key=lambda p: (p.dtype, p.mode, p.bits, p.group_size, p.layout))
+    ]
+
+
+def _standard() -> list[Problem]:
+    return [Problem(m=m, n=n, k=k) for k, n in SHAPES for m in ROWS]
+
+
+def _at(like: Problem, k: int, n: int, m: int) -> Problem:
+    return like.model_copy(update={"k": k, "n": n, "m": m})
+
+
+def _described(problem: Problem) -> str:
+    quant = f"affine {problem.bits}-bit" if problem.mode == "affine" else problem.mode
+    return f"{problem.dtype}, {quant}, group size {problem.group_size}, x is {_X_SHAPE[problem.layout]}, cold weights"

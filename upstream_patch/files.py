@@ -1,0 +1,24 @@
+"""Write a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 beside ``path``, then put it in place in one step. Makes the folder where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        # mkstemp makes it private; a new file here is as open as the umask says.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,201 @@
+"""Run a suite: probe, launch floor, then every row checked and timed, stock against ours against stock again."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.console import Console
+
+from upstream_patch import machine as prober
+from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.machine import Machine
+from upstream_patch.measure import checked, inputs
+from upstream_patch.measure.conditions import conditions
+from upstream_patch.measure.mlx_device import MlxDevice
+from upstream_patch.measure.probe import ReadProbe, launch_floor, read_probe
+from upstream_patch.measure.report import table
+from upstream_patch.measure.suites import Spec, Suite, suite
+from upstream_patch.measure.timer import Timer, Work, paired, plan_ops
+from upstream_patch.records import host_id
+from upstream_patch.records.rules import PROBE_FLOOR_GBPS
+from upstream_patch.records.schema import BenchBody, BenchRow, Protocol
+
+Progress = Callable[[int, int], None]
+"""Called with (rounds done, rounds in all)."""
+
+LINKS = 64
+"""Links in the sample that says what a link costs."""
+_GRAPH_LIMITS = ("MLX_MAX_OPS_PER_BUFFER", "MLX_MAX_MB_PER_BUFFER", "MLX_USE_CUDA_GRAPHS")
+
+
+class SlowProbe(UserError):
+    """The machine is not at its normal speed; nothing was recorded."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What every row of a run shares."""
+
+    device: MlxDevice
+    timer: Timer
+    l2_bytes: int
+    rounds: int
+    tick: Callable[[], None]
+
+
+def run_suite(
+    name: str, *, progress: Progress | None = None, machine: Machine | None = None, console: Console | None = None
+) -> BenchBody:
+    """Measure every row of a suite on this machine's CUDA GPU; prints a table to ``console`` (stderr by default).
+
+    Raises UserError when the suite is unknown, MissingTool without a CUDA device, SlowProbe when the GPU reads memory
+    more slowly than its kind must, WrongResult when a result is wrong, TimerError when the device cannot be timed.
+    """
+    chosen = suite(name)
+    device = MlxDevice()
+    machine = machine or prober.probe()
+    l2_bytes = inputs.last_level_cache(machine)
+    notes = conditions("before")
+    timer = Timer(device)
+    timer.calibrate()
+    probe = _probe(device, timer, machine)
+    notes += [f"read probe {shape}: {gbps:.0f} GB/s" for shape, gbps in probe.tried.items()]
+    floor = launch_floor(device, timer)
+    timer.calibrate()  # again at full clocks: this one is subtracted
+
+    bench = _Bench(device, timer, l2_bytes, chosen.rounds, _counter(progress, len(chosen.rows) * chosen.rounds))
+    body = BenchBody(
+        suite=chosen.name,
+        probe_gbps=probe.gbps,
+        probe_bytes=probe.bytes,
+        launch_floor_us=floor,
+        rows=list(_rows(bench, chosen)),
+        notes=[*notes, *conditions("after"), *_environment(device, timer)],
+    )
+    (console or Console(stderr=True)).print(table(body))
+    return body
+
+
+def _probe(device: MlxDevice, timer: Timer, machine: Machine) -> ReadProbe:
+    multiprocessors = machine.gpu.multiprocessors if machine.gpu is not None else None
+    if not multiprocessors:
+        raise MissingTool("the number of SMs is unknown", "run `upstream-patch doctor` and follow its fix")
+    probe = read_probe(device, timer, multiprocessors)
+    host = host_id(machine)
+    least, found = PROBE_FLOOR_GBPS.get(host, 0.0), statistics.median(probe.gbps)
+    if found < least:
+        tried = "; ".join(f"{shape}: {gbps:.0f}" for shape, gbps in probe.tried.items())
+        raise SlowProbe(
+            f"the read probe reached {found:.0f} GB/s, below the {least:.0f} that an {host} must reach ({tried}), so "
+            "nothing was measured: stop what else uses the GPU, see its clocks with nvidia-smi, and run again"
+        )
+    return probe
+
+
+def _rows(bench: _Bench, chosen: Suite) -> Iterator[BenchRow]:
+    """Rows in the suite's order, weights made once for neighbours that share them."""
+    import mlx.core as mx
+
+    def key(spec: Spec) -> str:
+        return spec.problem.weights_id
+
+    measured: dict[str, BenchRow] = {}
+    for number, (_, specs) in enumerate(groupby(sorted(chosen.rows, key=key), key=key)):
+        group = list(specs)
+        mx.clear_cache()
+        weights = inputs.make_weights(
+            group[0].problem, inputs.cold_copies(group[0].problem, bench.l2_bytes), seed=1000 + number
+        )
+        for spec in group:
+            measured[spec.id] = _row(bench, spec, weights, seed=number)
+        del weights
+    yield from (measured[spec.id] for spec in chosen.rows)
+
+
+def _row(bench: _Bench, spec: Spec, weights: inputs.Weights, seed: int) -> BenchRow:
+    import mlx.core as mx
+
+    from upstream_patch import ops
+
+    problem = spec.problem
+    x = inputs.make_x(problem, seed)
+    stock, ours = ops.stock_quantized_matmul, ops.quantized_matmul
+    route, symbol = ops.route_of(problem), ops.kernel_symbol(problem)
+    check = checked.check_row(problem, x, weights, stock=stock, ours=ours, our_kernel=route == "small_m", seed=seed)
+    hot = spec.cache == "hot"
+
+    def work(matmul: inputs.Matmul) -> Work:
+        if spec.order == "chain":
+            return inputs.chain_work(bench.device, matmul, problem, x, weights, hot)
+        return inputs.queue_work(matmul, problem, x, weights, hot)
+
+    copies = 1 if hot else len(weights.copies)
+    arms = {"stock": work(stock), "ours": work(ours), "aa": work(stock)}
+    ops_per_sample = plan_ops(bench.timer, [arms["stock"], arms["ours"]], copies)
+    times = paired(bench.timer, arms, ops_per_sample, rounds=bench.rounds, seed=seed, tick=bench.tick)
+    link = ""
+    if spec.order == "chain":
+        y = inputs.call(stock, problem, x, weights.copies[0])
+        mx.eval(y)
+        link = f"{bench.timer.median(inputs.link_work(bench.device, x, y), LINKS):.2f}"
+    protocol = Protocol(
+        cache=spec.cache,
+        order=spec.order,
+        copies=copies,
+        ops_per_sample=ops_per_sample,
+        timer=timer_text(bench.device.resolution_ns, bench.timer.bracket_us, link),
+    )
+    return checked.make_row(
+        problem,
+        protocol,
+        times,
+        check,
+        stock_kernels=[],  # only a profiler sees which kernel stock ran: the ncu record names it
+        ours_kernels=[symbol] if symbol else [],
+        route=route,
+    )
+
+
+def timer_text(resolution_ns: int, bracket_us: float, link_us: str = "") -> str:
+    """What a time means, for ``Protocol.timer``. ``link_us`` is given for a chain."""
+    order = (
+        "each operation waits for the one before, through one link kernel an operation that both arms run and that is "
+        f"not subtracted ({link_us} us each when run alone)"
+        if link_us
+        else "independent operations in one evaluation, which MLX may overlap on the device"
+    )
+    return (
+        f"device clock %globaltimer (steps of {resolution_ns} ns), from the end of a spin kernel that outlasts the "
+        f"host's enqueuing to a stamp kernel, less an empty bracket of {bracket_us:.2f} us, per operation between; "
+        f"{order}"
+    )
+
+
+def _counter(progress: Progress | None, total: int) -> Callable[[], None]:
+    done = 0
+
+    if progress is not None:
+        progress(0, total)
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    return tick
+
+
+def _environment(device: MlxDevice, timer: Timer) -> list[str]:
+    limits = ", ".join(f"{name}={os.environ[name]}" for name in _GRAPH_LIMITS if name in os.environ)
+    return [
+        f"device clock steps of {device.resolution_ns} ns, empty bracket {timer.bracket_us:.3f} us, "
+        f"{timer.discarded} samples taken again because the host was slower than the hold",
+        f"MLX graph limits: {limits or 'default'}",
+    ]

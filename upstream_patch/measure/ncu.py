@@ -1,0 +1,212 @@
+"""Drive Nsight Compute: which arguments, one run over all planned operations, and what its report must contain.
+
+Durations measured here are the profiler's (caches emptied, one kernel at a time). They live in ncu records only and are
+never mixed with the paired timer's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import upstream_patch
+from upstream_patch import routing
+from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.measure.ncu_report_reader import Expected, read_report
+from upstream_patch.measure.ncu_target import write_plan
+from upstream_patch.measure.suites import Profiled, profile_plan
+from upstream_patch.records.schema import NcuBody
+
+METRICS = (
+    "dram__bytes_read.sum",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__time_duration.sum",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "lts__t_sectors_op_read.sum",
+    "launch__registers_per_thread",
+    "launch__grid_size",
+    "launch__block_size",
+    "launch__grid_dim_x",
+    "launch__grid_dim_y",
+    "launch__grid_dim_z",
+    "launch__block_dim_x",
+    "launch__block_dim_y",
+    "launch__block_dim_z",
+)
+TIMEOUT_S = 300
+EXTRA_LAUNCHES = 4
+"""ncu may record this many more than planned, so that an unplanned launch shows instead of being cut off."""
+RAW_NAME = "raw.csv"
+
+Runner = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
+Progress = Callable[[int, int], None]
+Symbol = Callable[[Profiled], str | None]
+
+NO_PERMISSION = "ERR_NVGPUCTRPERM"
+
+
+class ProfilerFailed(UserError):
+    """ncu ran and did not deliver; nothing was recorded."""
+
+    exit_code = 4
+
+
+def symbol_here(item: Profiled) -> str | None:
+    """What the profiler's name of the kernel must contain on this machine's CUDA device; None where nobody knows."""
+    from upstream_patch import ops
+
+    if item.arm == "ours":
+        return ops.kernel_symbol(item.problem)
+    device = ops.capability()
+    return None if device is None else routing.KERNEL_SYMBOLS.get(routing.stock_route(item.problem, device))
+
+
+def expected(plan: Sequence[Profiled], symbol: Symbol = symbol_here) -> list[Expected]:
+    """The launches a report must hold, in order: one kernel an operation. Raises UserError where a name is unknown."""
+    launches = []
+    for item in plan:
+        name = symbol(item)
+        if name is None:
+            raise UserError(
+                f"no known kernel for {item.arm} on {item.problem.id} on this device: `upstream-patch doctor` shows "
+                "the device; a plan holds only problems with a kernel of their own"
+            )
+        launches.append(Expected(item.problem, item.arm, name))
+    return launches
+
+
+def collect_arguments(ncu: str, report: Path, launches: Sequence[Expected], target: Sequence[str]) -> list[str]:
+    """ncu's command line. The clocks are left as they are, nothing is read from config files."""
+    names = "|".join(sorted({re.escape(launch.symbol) for launch in launches}))
+    return [
+        ncu,
+        "--config-file",
+        "off",
+        "--force-overwrite",
+        "--clock-control",
+        "none",
+        "--cache-control",
+        "all",
+        "--target-processes",
+        "all",
+        "--graph-profiling",
+        "node",
+        "--kernel-name-base",
+        "function",
+        "--kernel-name",
+        f"regex:.*({names}).*",
+        "--launch-count",
+        str(len(launches) + EXTRA_LAUNCHES),
+        "--metrics",
+        ",".join(METRICS),
+        "-o",
+        str(report),
+        *target,
+    ]
+
+
+def export_arguments(ncu: str, report: Path) -> list[str]:
+    return [ncu, "--config-file", "off", "--import", str(report), "--page", "raw", "--csv", "--print-units", "base"]
+
+
+def profile(
+    name: str = "ncu",
+    *,
+    progress: Progress | None = None,
+    ncu: str | None = None,
+    runner: Runner | None = None,
+    symbol: Symbol = symbol_here,
+) -> tuple[NcuBody, dict[str, bytes]]:
+    """Profile a plan of ``suites.PROFILES`` in one ncu run; returns the body and the raw CSV by attachment name.
+
+    ``ncu`` is the program (default: ``$UPSTREAM_PATCH_NCU``, then ``ncu`` on the path). Raises MissingTool when ncu,
+    its permission or the report reader is missing, ProfilerFailed or BadReport when the report is not exactly what was
+    planned.
+    """
+    plan = profile_plan(name)
+    launches = expected(plan, symbol)
+    ncu, runner = ncu or os.environ.get("UPSTREAM_PATCH_NCU", "ncu"), runner or _run
+    step = _steps(progress, 4)
+    version = _version(_checked(runner, [ncu, "--version"]).stdout)
+    step()
+    with tempfile.TemporaryDirectory(prefix="upstream-patch-ncu-") as folder:
+        plan_file, report = Path(folder, "plan.json"), Path(folder, "profile.ncu-rep")
+        write_plan(plan, plan_file)
+        target = [sys.executable, "-m", "upstream_patch.measure.ncu_target", str(plan_file)]
+        _checked(runner, collect_arguments(ncu, report, launches, target))
+        step()
+        if not report.exists():
+            raise ProfilerFailed(
+                "ncu wrote no report: it saw no kernel of the plan; run `upstream-patch correctness` to see whether "
+                "the kernels run at all"
+            )
+        measured = read_report(report, launches, METRICS)
+        step()
+        raw = _checked(runner, export_arguments(ncu, report)).stdout
+        step()
+    return NcuBody(ncu_version=version, launches=measured), {RAW_NAME: raw.encode()}
+
+
+def _run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    # the watched program must import this very package, from whatever folder we were started in
+    paths = [str(Path(upstream_patch.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        list(arguments),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)},
+    )
+
+
+def _checked(runner: Runner, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        done = runner(arguments)
+    except FileNotFoundError as error:
+        raise MissingTool(
+            f"Nsight Compute is not installed ({arguments[0]} not found)",
+            "install the CUDA toolkit's nsight-compute, or name the program in UPSTREAM_PATCH_NCU",
+        ) from error
+    except PermissionError as error:
+        raise MissingTool(f"{arguments[0]} cannot be executed", "name the ncu program in UPSTREAM_PATCH_NCU") from error
+    except subprocess.TimeoutExpired as error:
+        raise ProfilerFailed(
+            f"ncu took more than {TIMEOUT_S} s and was stopped: see what else uses the GPU, then run again"
+        ) from error
+    said = f"{done.stdout}\n{done.stderr}"
+    if NO_PERMISSION in said:
+        raise MissingTool(
+            f"the driver refuses its counters to this user ({NO_PERMISSION})",
+            "run as root, or load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0",
+        )
+    if done.returncode != 0:
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        telling = [line for line in lines if "==ERROR==" in line or "Error" in line] or lines or ["it said nothing"]
+        raise ProfilerFailed(f"ncu failed with exit code {done.returncode}: {' / '.join(telling[-3:])}")
+    return done
+
+
+def _version(text: str) -> str:
+    found = re.search(r"Version\s+(\d[\w.]*)", text)
+    if found is None:
+        raise ProfilerFailed(f"the program named ncu does not say its version: {text.strip()[:80]!r}")
+    return found.group(1)
+
+
+def _steps(progress: Progress | None, total: int) -> Callable[[], None]:
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    return step

@@ -1,0 +1,110 @@
+"""What is measured: the shapes and protocols of every suite, as data. The only place where they are written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from upstream_patch.errors import UserError
+from upstream_patch.problem import Layout, Problem
+from upstream_patch.records.schema import Arm
+
+Cache = Literal["cold", "hot"]
+Order = Literal["queue", "chain"]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One row to be measured."""
+
+    problem: Problem
+    cache: Cache = "cold"
+    order: Order = "queue"
+
+    @property
+    def id(self) -> str:
+        suffix = "" if self.cache == "cold" else f".{self.cache}"
+        return self.problem.id + suffix + ("" if self.order == "queue" else f".{self.order}")
+
+
+@dataclass(frozen=True)
+class Suite:
+    name: str
+    purpose: str
+    rows: tuple[Spec, ...]
+    rounds: int = 18
+    """A multiple of 6: every order of the three arms comes equally often."""
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """One operation for Nsight Compute."""
+
+    problem: Problem
+    arm: Arm
+
+
+LLAMA_8B = ((4096, 1024), (4096, 4096), (4096, 14336), (14336, 4096), (4096, 28672), (4096, 128256))
+"""K x N of Llama-3.1-8B: k and v, q and o, gate or up, down, gate and up fused, head."""
+ROWS = (1, 2, 4, 7, 8, 16)
+LAYOUTS: tuple[Layout, ...] = ("mk", "b1k")
+
+
+def _specs(
+    shapes: tuple[tuple[int, int], ...],
+    rows: tuple[int, ...],
+    layouts: tuple[Layout, ...] = ("mk",),
+    cache: Cache = "cold",
+    order: Order = "queue",
+) -> tuple[Spec, ...]:
+    return tuple(
+        Spec(Problem(m=m, n=n, k=k, layout=layout), cache, order) for k, n in shapes for layout in layouts for m in rows
+    )
+
+
+_SMALL_M = (
+    _specs(LLAMA_8B, ROWS, LAYOUTS)
+    + _specs(((4096, 4096), (4096, 28672)), (1, 7, 8), order="chain")
+    # one copy that every L2 here holds (GB10's is 24 MB); a larger one would not be hot
+    + _specs(((4096, 1024), (4096, 4096)), (1, 7, 8), cache="hot")
+)
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        Suite("small-m", "stock and ours at 1 to 16 rows on the shapes of Llama-3.1-8B", _SMALL_M),
+        Suite(
+            "smoke",
+            "every protocol once, in seconds",
+            _specs(((4096, 4096),), (1, 7, 8))
+            + _specs(((4096, 4096),), (8,), ("b1k",))
+            + _specs(((4096, 4096),), (7,), cache="hot")
+            + _specs(((4096, 4096),), (7,), order="chain"),
+            rounds=6,
+        ),
+    )
+}
+
+PROFILES: dict[str, tuple[Profiled, ...]] = {
+    "ncu": tuple(
+        Profiled(Problem(m=m, n=n, k=k), arm)
+        for k, n in ((4096, 28672), (4096, 128256))
+        for m in (1, 4, 7, 8, 16)
+        for arm in ("stock", "ours")
+    ),
+    "ncu-smoke": tuple(Profiled(Problem(m=m, n=4096, k=4096), arm) for m in (1, 8) for arm in ("stock", "ours")),
+}
+
+
+def suite(name: str) -> Suite:
+    """Raises UserError that lists the known names."""
+    if name not in SUITES:
+        raise UserError(f"there is no suite {name!r}; known: {', '.join(SUITES)}")
+    return SUITES[name]
+
+
+def profile_plan(name: str) -> tuple[Profiled, ...]:
+    """Raises UserError that lists the known names."""
+    if name not in PROFILES:
+        raise UserError(f"there is no profile plan {name!r}; known: {', '.join(PROFILES)}")
+    return PROFILES[name]

@@ -1,0 +1,208 @@
+"""How long does an operation take on the device, when the host is kept out of the measurement?
+
+One sample on one in-order stream::
+
+    hold (the GPU spins)  ->  n operations  ->  stamp
+            \\__ its end opens the bracket          \\__ closes it
+
+The hold keeps the device busy while the host enqueues the rest, so the device never waits for the host between the two
+stamps. That is not assumed but checked: the host's enqueuing time (from before the hold was enqueued to after the
+stamp was) must be shorter than the hold itself, both measured; otherwise the sample is thrown away and taken again with
+a longer hold. Nothing here imports MLX: ``Device`` is the seam, ``mlx_device.MlxDevice`` the real one.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any, Protocol
+
+from upstream_patch.errors import UserError
+
+Work = Callable[[int], Sequence[Any]]
+"""``work(n)`` builds n operations without running them, and returns what has to be enqueued, in order."""
+
+SAMPLE_US = 500.0
+"""A sample lasts at least this long, so that a tick of the device clock (up to 1 us) is below 0.2 %."""
+MAX_OPS = 1024
+ATTEMPTS = 6
+MAX_HOLD_US = 100_000.0
+FIRST_HOLD_US = 2_000.0
+LEAST_HOLD_US = 200.0
+"""Long enough for the hold's own output page to move to the GPU meanwhile."""
+
+
+class TimerError(UserError):
+    """The device could not be timed; nothing was measured."""
+
+    exit_code = 4
+
+
+class HostTooSlow(TimerError):
+    """The host could not enqueue a sample before the hold ended, however long the hold was."""
+
+
+class Device(Protocol):
+    """One in-order stream, and the clocks on both sides of it. Times in us unless the name says ns."""
+
+    def host_us(self) -> float:
+        """The host's monotonic clock."""
+        ...
+
+    def hold(self, us: float) -> Any:
+        """Enqueue a kernel that spins for ``us``; ``read`` gives (start ns, end ns) after ``wait``."""
+        ...
+
+    def submit(self, batch: Sequence[Any]) -> None:
+        """Enqueue what ``Work`` built; returns when the host is done with it, not the device."""
+        ...
+
+    def stamp(self) -> Any:
+        """Enqueue a kernel that reads the device clock; ``read`` gives (ns,) after ``wait``."""
+        ...
+
+    def wait(self) -> None:
+        """Return when everything enqueued has finished."""
+        ...
+
+    def read(self, handle: Any) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True)
+class Sample:
+    device_us: float
+    """From the end of the hold to the stamp, nothing subtracted."""
+    host_us: float
+    """What the host needed to enqueue hold, operations and stamp."""
+    hold_us: float
+    """How long the hold really held."""
+    attempts: int
+
+
+@dataclass
+class Timer:
+    """Times work on ``device``. ``bracket_us`` is what an empty sample costs; ``calibrate`` measures it."""
+
+    device: Device
+    bracket_us: float = 0.0
+    discarded: int = 0
+    """Samples thrown away because the host was slower than the hold."""
+    _hold_us: float = field(default=FIRST_HOLD_US, repr=False)
+
+    def calibrate(self, samples: int = 21) -> float:
+        """Measure the empty bracket (median, us) and keep it."""
+        self.sample(_nothing, 0)  # the first one builds kernels and graphs
+        self.bracket_us = statistics.median(self.sample(_nothing, 0).device_us for _ in range(samples))
+        return self.bracket_us
+
+    def sample(self, work: Work, ops: int) -> Sample:
+        """Take one sample. Raises HostTooSlow when no hold was long enough."""
+        host_us = 0.0
+        for attempt in range(1, ATTEMPTS + 1):
+            taken = self._take(work, ops, attempt)
+            if taken.host_us < taken.hold_us:
+                # follow the host down slowly: the next arm may need longer to enqueue than this one
+                self._hold_us = max(LEAST_HOLD_US, 2.0 * taken.host_us + 100.0, 0.9 * self._hold_us)
+                return taken
+            self.discarded += 1
+            host_us = taken.host_us
+            self._hold_us = min(MAX_HOLD_US, max(2.0 * self._hold_us, 2.0 * host_us + 100.0))
+        raise HostTooSlow(
+            f"the host needed {host_us:.0f} us to enqueue {ops} operations while the GPU was held {taken.hold_us:.0f} "
+            f"us, {ATTEMPTS} times: stop other work on the host, or time fewer operations per sample"
+        )
+
+    def _take(self, work: Work, ops: int, attempt: int) -> Sample:
+        batch = work(ops)
+        device = self.device
+        start = device.host_us()
+        hold = device.hold(self._hold_us)
+        if batch:
+            device.submit(batch)
+        stamp = device.stamp()
+        host_us = device.host_us() - start
+        device.wait()
+        begin, end = device.read(hold)
+        (closed,) = device.read(stamp)
+        del batch  # outputs live until the sample has ended, not longer
+        if not begin < end <= closed:
+            raise TimerError(
+                f"the device clock ran backwards ({begin}, {end}, {closed} ns): the stream is not in order, or another "
+                "program uses the same kernel names; run it alone"
+            )
+        return Sample((closed - end) / 1e3, host_us, (end - begin) / 1e3, attempt)
+
+    def per_op(self, work: Work, ops: int) -> float:
+        """Device time of one operation, us, from one sample of ``ops`` operations."""
+        if ops < 1:
+            raise ValueError("a sample needs at least one operation")
+        left = self.sample(work, ops).device_us - self.bracket_us
+        if left <= 0:
+            raise TimerError(
+                f"{ops} operations took no longer than an empty sample ({self.bracket_us:.2f} us): time more per sample"
+            )
+        return left / ops
+
+    def median(self, work: Work, ops: int, samples: int = 3) -> float:
+        """Median of ``samples`` after one that is thrown away, us per operation."""
+        self.per_op(work, ops)
+        return statistics.median(self.per_op(work, ops) for _ in range(samples))
+
+
+def plan_ops(timer: Timer, arms: Sequence[Work], copies: int, *, sample_us: float = SAMPLE_US) -> int:
+    """How many operations a sample of these arms needs; the same number for all.
+
+    Enough that the fastest arm lasts ``sample_us``, in whole passes over the weight copies, at least two. When the host
+    cannot enqueue that many (MLX lets about 10 graphs be in flight), halve; the rotation goes on across samples, so
+    that the weights stay cold.
+    """
+    while True:
+        try:
+            fastest = min(timer.median(arm, min(max(2, copies), MAX_OPS), 1) for arm in arms)
+            ops = max(2, math.ceil(sample_us / fastest))
+            ops = min(math.ceil(ops / copies) * copies, max(MAX_OPS, copies))
+            for arm in arms:
+                timer.per_op(arm, ops)
+            return ops
+        except HostTooSlow:
+            if sample_us <= SAMPLE_US / 8:
+                raise
+            sample_us, copies = sample_us / 2, max(1, copies // 2)
+
+
+def orders(arms: Sequence[str], rounds: int, seed: int) -> Iterator[tuple[str, ...]]:
+    """The order of the arms in every round: all permutations, shuffled anew once each has been used."""
+    rng = random.Random(seed)
+    pool: list[tuple[str, ...]] = []
+    for _ in range(rounds):
+        if not pool:
+            pool = list(permutations(arms))
+            rng.shuffle(pool)
+        yield pool.pop()
+
+
+def paired(
+    timer: Timer, arms: dict[str, Work], ops: int, *, rounds: int, seed: int = 0, tick: Callable[[], None] | None = None
+) -> dict[str, list[float]]:
+    """us per operation, one entry per round and arm: entry i of every list comes from round i.
+
+    Every arm is sampled once per round, in an order that changes from round to round, so that drift and the order
+    itself fall on all arms alike. One sample per arm is thrown away first. No sample is dropped for its value.
+    """
+    for work in arms.values():
+        timer.per_op(work, ops)
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for order in orders(tuple(arms), rounds, seed):
+        for name in order:
+            times[name].append(timer.per_op(arms[name], ops))
+        if tick is not None:
+            tick()
+    return times
+
+
+def _nothing(_: int) -> Sequence[Any]:
+    return ()

@@ -1,0 +1,323 @@
+"""Our kernels on the installed MLX: ``quantized_matmul``, and ``install()`` for ``mx.quantized_matmul`` itself.
+
+A call costs the host little: what follows from shapes and dtypes is worked out once and kept. Whatever our kernel does
+not take goes to MLX's own operation with the caller's arguments, so that its errors are MLX's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, wraps
+from typing import Any
+
+import mlx.core as mx
+
+from upstream_patch import kernels, machine, routing
+from upstream_patch.kernels.tuning import GROUP
+from upstream_patch.problem import DType, Problem
+
+stock_quantized_matmul = mx.quantized_matmul
+
+_DTYPES: dict[mx.Dtype, DType] = {mx.bfloat16: "bf16", mx.float16: "f16"}
+_MOST_PLANS = 4096  # a server sees a new prompt length again and again
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What to do with one combination of shapes and dtypes; neither field set means MLX's own route."""
+
+    launch: Callable[[list[mx.array], Any], mx.array] | None = None
+    fold: tuple[tuple[int, int], tuple[int, ...]] | None = None
+    """x as rows, and the shape of the result."""
+
+
+_STOCK = _Plan()
+_plans: dict[Any, _Plan] = {}
+_depth = {"transforms": 0}  # calls under way in a function transformation, where a custom kernel has no derivative
+_saved: dict[str, Any] = {}  # what install() replaced
+
+
+def quantized_matmul(
+    x: mx.array,
+    w: mx.array,
+    /,
+    scales: mx.array,
+    biases: mx.array | None = None,
+    transpose: bool = True,
+    group_size: int | None = None,
+    bits: int | None = None,
+    mode: str = "affine",
+    *,
+    stream: Any = None,
+) -> mx.array:
+    """``mx.quantized_matmul`` that reads 4-bit weights once for all rows.
+
+    x: [..., K]; w: [N, K * bits / 32] uint32; scales, biases: [N, K / group_size]; result [..., N]. Our kernel takes
+    4-bit affine weights of group size 64, bfloat16 or float16, 1 to 16 rows over all leading axes, on CUDA; MLX's own
+    takes the rest. Errors are those of ``mx.quantized_matmul``. Under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and
+    ``mx.vmap`` use ``install()``: it takes MLX's own route there, since a custom kernel has no derivative.
+    """
+    if biases is not None and transpose and mode == "affine" and not _depth["transforms"] and _on_cuda(stream):
+        plan = _plan_of(x, w, scales, biases, group_size, bits)
+        if plan.launch is not None:
+            return plan.launch([x, w, scales, biases], stream)
+        if plan.fold is not None:
+            rows, shape = plan.fold
+            folded = mx.reshape(x, rows, stream=stream)
+            y = stock_quantized_matmul(folded, w, scales, biases, transpose, group_size, bits, mode, stream=stream)
+            return mx.reshape(y, shape, stream=stream)
+    return stock_quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream=stream)
+
+
+def small_m_call(
+    x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, *, init_value: float | None = None
+) -> mx.array:
+    """Our kernel itself on the default stream, for tests: no fall-back. ``init_value`` fills the output beforehand.
+
+    Raises ValueError where the kernel does not take the arguments.
+    """
+    problem = _problem(_key(x, w, scales, biases), None, None)
+    device = capability()
+    if problem is None or device is None or not routing.takes_small_m(problem, device):
+        raise ValueError("the small-M kernel does not take these arguments here")
+    return _launcher(problem, x.shape, init_value)([x, w, scales, biases], None)
+
+
+def cuda_available() -> bool:
+    """MLX's GPU backend here is CUDA, and a device answers."""
+    return bool(mx.cuda.is_available())
+
+
+def capability() -> routing.Capability | None:
+    """Compute capability of the CUDA device MLX uses; None without one."""
+    found = _device()
+    return None if found is None else found[0]
+
+
+@cache
+def _device() -> tuple[routing.Capability, int] | None:
+    """Compute capability and multiprocessors."""
+    gpu = machine.probe().gpu if cuda_available() else None
+    if gpu is None or gpu.compute_capability is None or gpu.multiprocessors is None:
+        return None
+    major, minor = gpu.compute_capability.split(".")
+    return (int(major), int(minor)), gpu.multiprocessors
+
+
+def route_of(problem: Problem) -> routing.Route:
+    """The route that ``quantized_matmul`` takes here for a problem with contiguous 2-D weights."""
+    return routing.route(problem, capability())
+
+
+def kernel_symbol(problem: Problem) -> str | None:
+    """A part of the name under which a profiler shows our kernel; None where the problem takes another route."""
+    if route_of(problem) != "small_m":
+        return None
+    return _kernel_name(_variant(problem)[0])
+
+
+# --- dispatch
+
+
+def _on_cuda(stream: Any) -> bool:
+    if stream is None:
+        kind: Any = mx.default_device().type
+    elif isinstance(stream, mx.DeviceType):
+        kind = stream
+    else:
+        kind = getattr(getattr(stream, "device", stream), "type", None)
+    return kind is not None and kind == mx.gpu and _device() is not None
+
+
+def _key(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array) -> Any:
+    return x.shape, w.shape, scales.shape, biases.shape, x.dtype, w.dtype, scales.dtype, biases.dtype
+
+
+def _plan_of(
+    x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int | None, bits: int | None
+) -> _Plan:
+    try:
+        key = _key(x, w, scales, biases)
+        plan = _plans.get((key, group_size, bits))
+    except (AttributeError, TypeError):  # not arrays, or not numbers: MLX says so
+        return _STOCK
+    if plan is None:
+        if len(_plans) >= _MOST_PLANS:
+            _plans.clear()
+        plan = _plans[key, group_size, bits] = _plan(key, group_size, bits)
+    return plan
+
+
+def _plan(key: Any, group_size: int | None, bits: int | None) -> _Plan:
+    problem = _problem(key, group_size, bits)
+    if problem is None:
+        return _STOCK
+    route, x_shape = route_of(problem), key[0]
+    if route == "small_m":
+        return _Plan(launch=_launcher(problem, x_shape, None))
+    if route == "stock_folded":
+        return _Plan(fold=((problem.m, problem.k), (*x_shape[:-1], problem.n)))
+    return _STOCK
+
+
+def _problem(key: Any, group_size: int | None, bits: int | None) -> Problem | None:
+    """The problem behind a key; None where it is not contiguous rows times 2-D weights, or is wrong."""
+    x_shape, w_shape, scales_shape, biases_shape, dtype, w_dtype, scales_dtype, biases_dtype = key
+    group_size, bits = group_size or GROUP, bits or 4
+    if len(w_shape) != 2 or w_dtype != mx.uint32 or not (dtype == scales_dtype == biases_dtype):
+        return None
+    n, k = w_shape[0], x_shape[-1] if x_shape else 0
+    rows = 1
+    for size in x_shape[:-1]:
+        rows *= size
+    if dtype not in _DTYPES or rows * n * k == 0 or k % group_size or w_shape[1] * 32 != k * bits:
+        return None
+    if not (scales_shape == biases_shape == (n, k // group_size)):
+        return None
+    one_row_each = len(x_shape) > 2 and rows > x_shape[-2]
+    return Problem(
+        m=rows,
+        n=n,
+        k=k,
+        bits=bits,
+        group_size=group_size,
+        dtype=_DTYPES[dtype],
+        layout="b1k" if one_row_each else "mk",
+    )
+
+
+# --- launching
+
+
+def _variant(problem: Problem) -> tuple[kernels.Variant, int]:
+    found = _device()
+    if found is None:
+        raise RuntimeError("no CUDA device that MLX can use")
+    return kernels.small_m_variant(problem.dtype, problem.m, problem.n, problem.k, *found)
+
+
+def _launcher(
+    problem: Problem, x_shape: tuple[int, ...], init_value: float | None
+) -> Callable[[list[mx.array], Any], mx.array]:
+    variant, blocks = _variant(problem)
+    kernel = _compiled(variant)
+    shapes, dtypes = [(*x_shape[:-1], problem.n)], [mx.bfloat16 if problem.dtype == "bf16" else mx.float16]
+    grid, threads = (blocks * variant.threads, 1, 1), (variant.threads, 1, 1)
+
+    def call(inputs: list[mx.array], stream: Any) -> mx.array:
+        outputs: list[mx.array] = kernel(
+            inputs=inputs,
+            output_shapes=shapes,
+            output_dtypes=dtypes,
+            grid=grid,
+            threadgroup=threads,
+            init_value=init_value,
+            stream=stream,
+        )
+        return outputs[0]
+
+    return call
+
+
+def _kernel_name(variant: kernels.Variant) -> str:
+    # MLX caches compiled code by name: a changed source must have another.
+    return f"{variant.name}_{kernels.fingerprint('small_m')}"
+
+
+@cache
+def _compiled(variant: kernels.Variant) -> Any:
+    """The kernel for ``mx.fast``, which writes the signature itself and knows no launch bounds.
+
+    They are put into its ``__global__``, after all headers: without them the compiler may take more registers than a
+    block of this size can have. The sources are included by path, so that a call does not carry them along.
+    """
+    header = f"""
+#include "{kernels.entry("small_m")}"
+using Kernel = {kernels.small_m_instance(variant.dtype, variant.tuning)};
+#undef __global__
+#define __global__ __attribute__((global)) {variant.launch_bounds}
+"""
+    body = """
+extern __shared__ __align__(128) char shared[];
+int m = 1;
+for (int i = 0; i < x_ndim - 1; ++i) {
+  m *= x_shape[i];
+}
+Kernel(w, scales, biases, x, out, m, w_shape[0], x_shape[x_ndim - 1], shared).run();
+"""
+    return mx.fast.cuda_kernel(
+        name=_kernel_name(variant),
+        input_names=["x", "w", "scales", "biases"],
+        output_names=["out"],
+        source=body,
+        header=header,
+        shared_memory=variant.shared_bytes,
+    )
+
+
+# --- installing
+
+
+def install() -> None:
+    """Makes ``mx.quantized_matmul`` ours, for mlx.nn and mlx-lm too. A second call changes nothing.
+
+    ``mx.grad``, ``mx.value_and_grad``, ``mx.vjp``, ``mx.jvp`` and ``mx.vmap`` are wrapped as well: inside them every
+    call takes MLX's own route. Names that a program imported from mlx.core before are not reached.
+    """
+    if _saved:
+        return
+    for name in ("vjp", "jvp", "grad", "value_and_grad", "vmap"):
+        _saved[name] = getattr(mx, name)
+        setattr(mx, name, _noting(_saved[name]))
+    _saved["quantized_matmul"] = mx.quantized_matmul
+    mx.quantized_matmul = quantized_matmul
+
+
+def uninstall() -> None:
+    """Undoes ``install()``; without one it does nothing."""
+    while _saved:
+        name, original = _saved.popitem()
+        setattr(mx, name, original)
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """``install()`` for the length of a block; leaves an outer ``install()`` in place."""
+    outer = bool(_saved)
+    install()
+    try:
+        yield
+    finally:
+        if not outer:
+            uninstall()
+
+
+@contextmanager
+def _transforming() -> Iterator[None]:
+    _depth["transforms"] += 1
+    try:
+        yield
+    finally:
+        _depth["transforms"] -= 1
+
+
+def _noting(transform: Callable[..., Any]) -> Callable[..., Any]:
+    """The transformation, with the depth raised while it runs and while a function it returned runs."""
+
+    @wraps(transform)
+    def outer(*args: Any, **keywords: Any) -> Any:
+        with _transforming():
+            result = transform(*args, **keywords)
+        if not callable(result):
+            return result
+
+        @wraps(result, updated=())
+        def inner(*args: Any, **keywords: Any) -> Any:
+            with _transforming():
+                return result(*args, **keywords)
+
+        return inner
+
+    return outer

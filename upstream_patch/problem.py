@@ -1,0 +1,103 @@
+"""What a quantized matmul problem is, and how many bytes and operations it must move."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+DType = Literal["bf16", "f16", "f32"]
+Mode = Literal["affine", "mxfp4", "mxfp8", "nvfp4"]
+Layout = Literal["mk", "1mk", "b1k"]
+
+DTYPE_BYTES: dict[DType, int] = {"bf16": 2, "f16": 2, "f32": 4}
+MLX_DTYPE: dict[DType, str] = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+
+
+class Problem(BaseModel):
+    """y[M, N] = x[M, K] @ dequantize(w[N, K])^T.
+
+    ``layout`` is the shape x has when the operation is called: ``mk`` is [M, K], ``1mk`` is [1, M, K], ``b1k`` is
+    [M, 1, K], what batched decode sends. Sizes count elements, not bytes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    m: Annotated[int, Field(ge=1)]
+    n: Annotated[int, Field(ge=1)]
+    k: Annotated[int, Field(ge=1)]
+    bits: int = 4
+    group_size: int = 64
+    mode: Mode = "affine"
+    dtype: DType = "bf16"
+    layout: Layout = "mk"
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        return {"mk": (self.m, self.k), "1mk": (1, self.m, self.k), "b1k": (self.m, 1, self.k)}[self.layout]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Packed integers only."""
+        return self.n * self.k * self.bits // 8
+
+    @property
+    def scale_bytes(self) -> int:
+        """Scales, and biases where the mode has them."""
+        groups = self.n * self.k // self.group_size
+        return 2 * groups * DTYPE_BYTES[self.dtype] if self.mode == "affine" else groups
+
+    @property
+    def packed_bytes(self) -> int:
+        """Weights, scales and biases: the bytes that must be read once, whatever M is."""
+        return self.weight_bytes + self.scale_bytes
+
+    @property
+    def io_bytes(self) -> int:
+        """Activations read plus outputs written, once each."""
+        return (self.m * self.k + self.m * self.n) * DTYPE_BYTES[self.dtype]
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def weights_id(self) -> str:
+        """The part of a fact id that names the weights: ``4096x128256.b4.g64.bf16``, or ``4096x4096.mxfp4.bf16``."""
+        quant = f"b{self.bits}.g{self.group_size}" if self.mode == "affine" else self.mode
+        return f"{self.k}x{self.n}.{quant}.{self.dtype}"
+
+    @property
+    def id(self) -> str:
+        """``<weights_id>.M<m>``, plus ``.1mk`` or ``.b1k`` where x is not [M, K]."""
+        return f"{self.weights_id}.M{self.m}" + ("" if self.layout == "mk" else f".{self.layout}")
+
+
+_ID = re.compile(
+    r"(?P<k>\d+)x(?P<n>\d+)\.(?:b(?P<bits>\d+)\.g(?P<g>\d+)|(?P<mode>mxfp4|mxfp8|nvfp4))\.(?P<dtype>bf16|f16|f32)"
+    r"\.M(?P<m>\d+)(?:\.(?P<layout>1mk|b1k))?"
+)
+_FLOATING = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}  # bits, group size
+
+
+def parse_problem(text: str) -> Problem:
+    """The inverse of ``Problem.id``. Raises ValueError with the expected form."""
+    match = _ID.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not a problem id: {text!r}; expected e.g. 4096x128256.b4.g64.bf16.M7")
+    part = match.groupdict()
+    mode = part["mode"] or "affine"
+    bits, group_size = _FLOATING[mode] if part["mode"] else (int(part["bits"]), int(part["g"]))
+    return Problem.model_validate(
+        {
+            "m": int(part["m"]),
+            "n": int(part["n"]),
+            "k": int(part["k"]),
+            "bits": bits,
+            "group_size": group_size,
+            "mode": mode,
+            "dtype": part["dtype"],
+            "layout": part["layout"] or "mk",
+        }
+    )

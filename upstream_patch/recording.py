@@ -1,0 +1,89 @@
+"""Run one measurement on this machine's CUDA GPU and store it as a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.machine import probe
+from upstream_patch.records import host_id, versions
+from upstream_patch.records.kernel_hash import identity
+from upstream_patch.records.schema import Body
+from upstream_patch.records.store import EVIDENCE, Root, write
+from upstream_patch.terminal import bar
+
+KERNEL = "small_m"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record that was written, and what is in it, in a few words."""
+
+    path: Path
+    detail: str
+
+
+def require_cuda() -> None:
+    """Raise MissingTool where MLX cannot use a CUDA GPU."""
+    try:
+        from upstream_patch import ops
+
+        available = ops.cuda_available()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "mlx":
+            raise
+        raise MissingTool(
+            "MLX is not installed", "pip install -e '.[cuda]' in the clone, on a machine with an NVIDIA GPU"
+        ) from error
+    if not available:
+        raise MissingTool("no CUDA GPU that MLX can use", "python -m upstream_patch doctor says what is missing")
+
+
+def record_correctness(command: str, evidence: Root = EVIDENCE) -> Stored:
+    """The whole matrix. A wrong case is stored too, and then raised: evidence of a fault is evidence."""
+    require_cuda()
+    from upstream_patch.correctness import failures, run_matrix
+
+    with bar("correctness") as advance:
+        body = run_matrix(progress=advance)
+    path = _store(body, command, evidence)
+    wrong = failures(body)
+    if wrong:
+        raise UserError(f"{len(wrong)} complaints about {len(body.cases)} cases, first: {wrong[0]} ({path})")
+    return Stored(path, f"{len(body.cases)} cases right")
+
+
+def record_bench(command: str, suite: str, evidence: Root = EVIDENCE) -> Stored:
+    """One benchmark suite; every row's result is checked in the same run."""
+    require_cuda()
+    from upstream_patch.measure.bench import run_suite
+
+    with bar(f"bench {suite}") as advance:
+        body = run_suite(suite, progress=advance)
+    return Stored(_store(body, command, evidence), f"suite {suite}, {len(body.rows)} rows")
+
+
+def record_profile(command: str, evidence: Root = EVIDENCE) -> Stored:
+    """Nsight Compute on stock and ours."""
+    require_cuda()
+    from upstream_patch.measure.ncu import profile
+
+    with bar("profile") as advance:
+        body, raw = profile(progress=advance)
+    return Stored(_store(body, command, evidence, raw), f"{len(body.launches)} launches")
+
+
+def _store(body: Body, command: str, evidence: Root, raw: Mapping[str, bytes] | None = None) -> Path:
+    machine = probe()
+    return write(
+        body,
+        host=host_id(machine),
+        command=command,
+        machine=machine,
+        versions=versions(),
+        kernel=identity(KERNEL),
+        root=evidence,
+        attachments=raw,
+    )

@@ -1,0 +1,262 @@
+"""Facts: every number a draft, README or report may hold, derived from the raw samples in records, never stored."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from statistics import median
+
+from upstream_patch import kernels
+from upstream_patch.errors import UserError
+from upstream_patch.problem import Problem
+from upstream_patch.records import canonical, kernel_hash, stats
+from upstream_patch.records.ncu_facts import UNITS, launch_values
+from upstream_patch.records.schema import BenchBody, BenchRow, CaseResult, CorrectnessBody, NcuBody, NcuLaunch, Record
+from upstream_patch.records.store import LoadedRecord
+
+MAKES: Mapping[str, str] = {
+    "small_m": "python -m upstream_patch bench",
+    "probe": "python -m upstream_patch bench",
+    "ncu": "python -m upstream_patch profile",
+    "correctness": "python -m upstream_patch correctness",
+}
+"""The command that makes a family of facts, to be run on the host that the id names."""
+_INSTANCE = re.compile(r"small_m_(?:bf16|f16)(?:_[rwsb]\d+){4}")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One derived value. ``stale``: it is about our kernel, and the kernel is not today's."""
+
+    id: str
+    value: float | str
+    unit: str
+    """``us``, ``GB/s`` (1e9 bytes), ``byte``, ``ratio``, ``norm``, ``ulp``, ``percent``, ``count``, or ``text``."""
+    host: str
+    record_path: str
+    sha256: str
+    stale: bool
+    created: datetime
+    command: str
+    """The record's own command: what renews the fact."""
+
+
+@dataclass(frozen=True)
+class _Value:
+    id: str
+    value: float | str
+    unit: str
+    ours: bool = False
+    """It says something about our kernel."""
+    retuned: bool = False
+    """The kernel that ran is not the instance that this problem takes today."""
+
+
+@dataclass(frozen=True)
+class _Speed:
+    ratio: stats.Interval
+    judgement: stats.Judgement
+
+
+def derive(records: Sequence[LoadedRecord], today: Callable[[str], str] | None = None) -> list[Fact]:
+    """Every fact of the records, in the order of their ids. Of several with one id, the newest not stale is kept.
+
+    ``today`` maps a kernel's name to its hash now; it is given only in tests.
+    """
+    kept: dict[str, Fact] = {}
+    ordered = sorted(records, key=lambda item: (item.record.created, item.record.id))
+    speeds = _speeds(ordered)
+    for loaded in ordered:
+        record = loaded.record
+        changed = record.kernel is not None and (today or _hash_today)(record.kernel.name) != record.kernel.hash
+        for value in _values(record, speeds):
+            fact = Fact(
+                id=value.id,
+                value=canonical.tidy(value.value),  # the digits that were measured, whatever rows stand beside
+                unit=value.unit,
+                host=record.host,
+                record_path=loaded.path,
+                sha256=loaded.sha256,
+                stale=value.ours and (changed or value.retuned),
+                created=record.created,
+                command=record.command,
+            )
+            if not fact.stale or fact.id not in kept or kept[fact.id].stale:
+                kept[fact.id] = fact
+    return sorted(kept.values(), key=lambda fact: _natural(fact.id))
+
+
+def require(facts: Iterable[Fact], fact_id: str) -> Fact:
+    """The fact of that id. Raises UserError, with the command that makes or renews it, when missing or stale."""
+    for fact in facts:
+        if fact.id == fact_id:
+            if fact.stale:
+                raise UserError(f"fact {fact.id} is stale, {renewal(fact)}")
+            return fact
+    family, _, rest = fact_id.partition(".")
+    if family not in MAKES:
+        raise UserError(f"no fact {fact_id}: a fact id begins with one of {', '.join(sorted((*MAKES, 'record')))}")
+    raise UserError(f"no fact {fact_id}: run `{MAKES[family]}` on {rest.partition('.')[0]}")
+
+
+def renewal(fact: Fact) -> str:
+    """In words, what makes a stale fact current."""
+    return f"the kernel changed since {fact.record_path}: renew it on {fact.host} with `{fact.command}`"
+
+
+def to_json(facts: Iterable[Fact]) -> str:
+    """A JSON list of objects: id, value, unit, host, record, sha256, stale, created, command."""
+    rows = [
+        {
+            "id": fact.id,
+            "value": fact.value,
+            "unit": fact.unit,
+            "host": fact.host,
+            "record": fact.record_path,
+            "sha256": fact.sha256,
+            "stale": fact.stale,
+            "created": fact.created.isoformat(),
+            "command": fact.command,
+        }
+        for fact in facts
+    ]
+    return json.dumps(rows, indent=2, ensure_ascii=False)
+
+
+def _hash_today(kernel: str) -> str:
+    """Empty for a kernel that is no longer in the package."""
+    return kernel_hash.identity(kernel).hash if kernel in kernels.KERNELS else ""
+
+
+def _speeds(records: Sequence[LoadedRecord]) -> dict[tuple[str, int], _Speed]:
+    """All bootstrap intervals in one go: (record id, row) -> speedup and its verdict."""
+    rows = [
+        (loaded.record.id, index, row)
+        for loaded in records
+        if isinstance(loaded.record.body, BenchBody)
+        for index, row in enumerate(loaded.record.body.rows)
+    ]
+    pairs: list[tuple[Sequence[float], Sequence[float]]] = [(row.stock_us, row.ours_us) for _, _, row in rows]
+    pairs += [(row.stock_us, row.aa_us) for _, _, row in rows]
+    intervals = stats.geometric_mean_ratios(pairs)
+    return {
+        (record, index): _Speed(ratio, stats.verdict(ratio, noise, len(row.stock_us)))
+        for (record, index, row), ratio, noise in zip(rows, intervals[: len(rows)], intervals[len(rows) :], strict=True)
+    }
+
+
+def _values(record: Record, speeds: Mapping[tuple[str, int], _Speed]) -> Iterator[_Value]:
+    body, host = record.body, record.host
+    yield from _about_the_run(record)
+    if isinstance(body, BenchBody):
+        probe = median(body.probe_gbps)
+        yield _Value(f"probe.{host}.read_gbps", probe, "GB/s")
+        yield _Value(f"probe.{host}.launch_floor_us", median(body.launch_floor_us), "us")
+        for index, row in enumerate(body.rows):
+            if row.check.passed:
+                retuned = _retuned(record, row.problem, row.ours_kernels)
+                for value in _bench_row(f"small_m.{host}.{row.fact_stem}", row, probe, speeds[record.id, index]):
+                    yield replace(value, retuned=retuned)
+    elif isinstance(body, CorrectnessBody):
+        by_dtype: dict[str, list[CaseResult]] = {}
+        for case in body.cases:
+            by_dtype.setdefault(case.problem.dtype, []).append(case)
+        for dtype, cases in by_dtype.items():
+            retuned = any(_retuned(record, case.problem, case.kernels) for case in cases)
+            for value in _correctness(f"correctness.{host}.{dtype}", cases):
+                yield replace(value, retuned=retuned)
+    else:
+        yield from _ncu(record, body)
+
+
+def _bench_row(stem: str, row: BenchRow, probe: float, speed: _Speed) -> Iterator[_Value]:
+    stock, ours = median(row.stock_us), median(row.ours_us)
+    gigabytes = row.problem.packed_bytes / 1e9
+    yield _Value(f"{stem}.stock_us", stock, "us")
+    yield _Value(f"{stem}.ours_us", ours, "us", ours=True)
+    yield _Value(f"{stem}.speedup", speed.ratio.value, "ratio", ours=True)
+    yield _Value(f"{stem}.speedup_low", speed.ratio.low, "ratio", ours=True)
+    yield _Value(f"{stem}.speedup_high", speed.ratio.high, "ratio", ours=True)
+    yield _Value(f"{stem}.verdict", str(speed.judgement.verdict), "text", ours=True)
+    yield _Value(f"{stem}.verdict_reason", speed.judgement.reason, "text", ours=True)
+    if row.protocol.cache == "cold":  # hot weights do not come from memory
+        yield _Value(f"{stem}.read_fraction", gigabytes / (ours * 1e-6) / probe, "ratio", ours=True)
+        yield _Value(f"{stem}.stock_read_fraction", gigabytes / (stock * 1e-6) / probe, "ratio")
+    yield _Value(f"{stem}.stock_kernels", ", ".join(row.stock_kernels), "text")
+    yield _Value(f"{stem}.ours_kernels", ", ".join(row.ours_kernels), "text", ours=True)
+    yield _Value(f"{stem}.route", row.route, "text", ours=True)
+
+
+def _correctness(stem: str, cases: Sequence[CaseResult]) -> Iterator[_Value]:
+    passed = [case for case in cases if case.passed]
+    yield _Value(f"{stem}.cases", len(cases), "count", ours=True)
+    yield _Value(f"{stem}.passed", len(passed), "count", ours=True)
+    yield _Value(f"{stem}.max_norm_error", max(case.check.norm_error for case in cases), "norm", ours=True)
+    yield _Value(f"{stem}.max_ulp", max(case.check.max_ulp for case in cases), "ulp", ours=True)
+    yield _Value(f"{stem}.min_repeats_equal", min(case.repeats_equal for case in cases), "count", ours=True)
+    errors = [case.check.stock_norm_error for case in cases if case.check.stock_norm_error is not None]
+    if len(errors) == len(cases):
+        yield _Value(f"{stem}.stock_max_norm_error", max(errors), "norm")
+    ulps = [case.check.stock_max_ulp for case in cases if case.check.stock_max_ulp is not None]
+    if len(ulps) == len(cases):
+        yield _Value(f"{stem}.stock_max_ulp", max(ulps), "ulp")
+
+
+def _ncu(record: Record, body: NcuBody) -> Iterator[_Value]:
+    host = record.host
+    calls: dict[tuple[str, str], list[NcuLaunch]] = {}
+    for launch in body.launches:
+        calls.setdefault((launch.problem.id, launch.arm), []).append(launch)
+    for problem in dict.fromkeys(launch.problem for launch in body.launches):
+        yield _Value(f"ncu.{host}.{problem.id}.packed_bytes", problem.packed_bytes, "byte")
+    for (problem_id, arm), launches in calls.items():
+        stem, ours = f"ncu.{host}.{problem_id}.{arm}", arm == "ours"
+        names = [launch.kernel for launch in launches]
+        retuned = ours and _retuned(record, launches[0].problem, names)
+        for name, value in launch_values(launches).items():
+            yield _Value(f"{stem}.{name}", value, UNITS[name], ours, retuned)
+        yield _Value(f"{stem}.kernels", ", ".join(names), "text", ours, retuned)
+
+
+def _retuned(record: Record, problem: Problem, names: Sequence[str]) -> bool:
+    """Tuning is no part of the kernel hash, so that one device's does not void another's evidence; it is checked here.
+
+    Names that carry no tuning (other kernels) are not judged.
+    """
+    gpu = record.machine.gpu
+    ran = [match for name in names if (match := _INSTANCE.search(name))]
+    if not ran or gpu is None or gpu.compute_capability is None or gpu.multiprocessors is None:
+        return False
+    major, minor = gpu.compute_capability.split(".")
+    variant, _ = kernels.small_m_variant(
+        problem.dtype, problem.m, problem.n, problem.k, (int(major), int(minor)), gpu.multiprocessors
+    )
+    return any(match.group() != variant.name for match in ran)
+
+
+def _about_the_run(record: Record) -> Iterator[_Value]:
+    """Where the other facts of this record come from; true of the run for ever, so never stale."""
+    gpu = record.machine.gpu
+    about = {
+        "gpu": gpu and gpu.name,
+        "vendor": gpu and gpu.vendor,
+        "driver": gpu and gpu.driver,
+        "os": record.machine.os,
+        "arch": record.machine.arch,
+        "mlx": record.versions.get("mlx"),
+        "cuda": record.versions.get("nvidia-cuda-runtime"),
+        "commit": record.versions.get("commit"),
+        "command": record.command,
+        "kernel_hash": record.kernel and record.kernel.hash,
+    }
+    for name, text in about.items():
+        if text:
+            yield _Value(f"record.{record.id}.{name}", text, "text")
+
+
+def _natural(fact_id: str) -> list[tuple[int, str]]:
+    """M2 before M16."""
+    return [(int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", fact_id)]

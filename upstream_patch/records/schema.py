@@ -1,0 +1,189 @@
+"""What a record is.
+
+evidence/schema.json is generated: ``python -m upstream_patch.records.schema > evidence/schema.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+
+from upstream_patch.machine import Machine
+from upstream_patch.problem import Problem
+
+SCHEMA_VERSION = 1
+REPEATS = 20
+"""A right result comes out the same, bit for bit, this many times more."""
+Arm = Literal["stock", "ours"]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Host = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*$")]
+Microseconds = Annotated[float, Field(gt=0)]
+Samples = Annotated[list[Microseconds], Field(min_length=3)]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class KernelIdentity(Model):
+    """Which of our kernels ran: its name, the hash of its token stream and compile options, its options."""
+
+    name: str
+    hash: Sha256
+    options: list[str] = []
+
+
+class Check(Model):
+    """The numeric check of one problem, against the fp64 reference; ``stock_*`` is stock MLX on the same input."""
+
+    passed: bool
+    norm_error: float
+    max_ulp: float
+    stock_norm_error: float | None = None
+    stock_max_ulp: float | None = None
+    bound: str
+    """In words: the bound that decided, e.g. ``within 1.1x of stock``."""
+    columns: int
+    """Output columns compared with the reference (large N is sampled; the rest is compared with stock)."""
+
+
+class CaseResult(Model):
+    case: str
+    """Short name of what the case stresses, e.g. ``n_off_tile``."""
+    problem: Problem
+    seed: int
+    check: Check
+    repeats_equal: int
+    """Repetitions that were bitwise equal to the first."""
+    rows_equal_alone: bool
+    """Row m of the batch is bit-identical to the same row alone, for every m."""
+    written: bool
+    """Every output element was written (the sentinel is gone)."""
+    kernels: list[str] = []
+
+    @property
+    def passed(self) -> bool:
+        """Row independence is asked of our kernel only: stock MLX changes kernels with M."""
+        rows_equal = self.rows_equal_alone or not self.kernels
+        return self.check.passed and self.repeats_equal >= REPEATS and rows_equal and self.written
+
+
+class CorrectnessBody(Model):
+    kind: Literal["correctness"] = "correctness"
+    cases: list[CaseResult]
+
+
+class Protocol(Model):
+    """How a row was timed. The short fact id means cold and queue."""
+
+    cache: Literal["cold", "hot"] = "cold"
+    order: Literal["queue", "chain"] = "queue"
+    copies: int
+    """Distinct weight copies rotated; cold means copies * packed bytes > 3 * last-level cache."""
+    ops_per_sample: int
+    timer: str
+    """What device clock was read, in words."""
+
+
+class BenchRow(Model):
+    """Paired samples of one problem: entry i of every list comes from round i, stock and ours on the same inputs."""
+
+    problem: Problem
+    protocol: Protocol
+    stock_us: Samples
+    ours_us: Samples
+    aa_us: Samples
+    """Stock again, in the same rounds: stock_us / aa_us is the noise of the method."""
+    check: Check
+    stock_kernels: list[str]
+    ours_kernels: list[str]
+    """Kernel names the profiler or the launcher saw; never guessed."""
+    route: str
+    """The route our operation took, e.g. ``small_m`` or ``stock_folded``."""
+
+    @model_validator(mode="after")
+    def _paired(self) -> BenchRow:
+        lengths = {len(self.stock_us), len(self.ours_us), len(self.aa_us)}
+        if len(lengths) > 1:
+            raise ValueError(
+                f"stock_us, ours_us and aa_us are paired by round, their lengths differ: {sorted(lengths)}"
+            )
+        return self
+
+    @property
+    def fact_stem(self) -> str:
+        """The row's part of a fact id: the problem, plus ``.hot`` and ``.chain`` where they apply."""
+        hot = ".hot" if self.protocol.cache == "hot" else ""
+        return self.problem.id + hot + (".chain" if self.protocol.order == "chain" else "")
+
+
+class BenchBody(Model):
+    kind: Literal["bench"] = "bench"
+    suite: str
+    probe_gbps: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
+    """Read probe of this run: samples, GB/s (1e9 bytes)."""
+    probe_bytes: int
+    launch_floor_us: Annotated[list[Microseconds], Field(min_length=1)]
+    """An empty kernel under the same timer."""
+    rows: list[BenchRow]
+    notes: list[str] = []
+    """What the machine did during the run: throttling, clocks, other processes."""
+
+
+class Metric(Model):
+    value: float
+    unit: str
+
+
+class NcuLaunch(Model):
+    """One kernel of one call. The launches of one (problem, arm) in a record are the kernels of a single call."""
+
+    problem: Problem
+    arm: Arm
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    metrics: dict[str, Metric]
+
+
+class NcuBody(Model):
+    kind: Literal["ncu"] = "ncu"
+    ncu_version: str
+    launches: list[NcuLaunch]
+
+
+class Attachment(Model):
+    """A raw file beside the record, at ``evidence/raw/<record id>/<path>``."""
+
+    path: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    sha256: Sha256
+    size: int
+
+
+Body = Annotated[CorrectnessBody | BenchBody | NcuBody, Field(discriminator="kind")]
+
+
+class Record(Model):
+    schema_version: Literal[1] = 1
+    id: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*-\d{8}T\d{6}Z-[a-z]+-[0-9a-f]{8}$")]
+    """``<host>-<UTC time>-<kind>-<first 8 hex digits of the sha256 of everything else in the record>``."""
+    host: Host
+    created: AwareDatetime
+    command: str
+    machine: Machine
+    versions: dict[str, str]
+    """mlx, cuda runtime, driver, this package, its commit."""
+    kernel: KernelIdentity | None
+    body: Body
+    attachments: list[Attachment] = []
+
+
+def json_schema() -> str:
+    """The JSON schema of a record, as evidence/schema.json holds it."""
+    return json.dumps(Record.model_json_schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    print(json_schema(), end="")

@@ -1,0 +1,272 @@
+"""The one writer and the one reader of records.
+
+Layout: ``<root>/records/<host>/<record id>.json`` and ``<root>/raw/<record id>/<attachment>``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from upstream_patch.errors import UserError
+from upstream_patch.files import write_text
+from upstream_patch.machine import Machine
+from upstream_patch.records import canonical, rules, scrub
+from upstream_patch.records.provenance import TEST_HOST
+from upstream_patch.records.schema import SCHEMA_VERSION, Body, KernelIdentity, Record
+
+EVIDENCE = Path("evidence")
+
+
+@dataclass(frozen=True)
+class SyntheticRoot:
+    """The one way to touch records of host ``test``: it holds nothing else, and no other root holds them.
+
+    Only tests build one. (A test reads the package's own syntax trees to see that.)
+    """
+
+    path: Path
+
+
+Root = Path | SyntheticRoot
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing wrong with the evidence: the file, the field (or empty), and what is wrong."""
+
+    path: str
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.path, self.field, self.message) if part)
+
+
+class RecordError(UserError):
+    """A record that cannot be trusted; says the file, the field and the reason."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        more = f" (and {len(findings) - 1} more: python -m upstream_patch records verify)" if len(findings) > 1 else ""
+        super().__init__(f"{findings[0]}{more}")
+        self.findings = findings
+
+
+@dataclass(frozen=True)
+class LoadedRecord:
+    record: Record
+    path: str
+    """From the root's own name on, with forward slashes, e.g. ``evidence/records/h200/....json``."""
+    sha256: str
+    """Of the file's bytes."""
+
+
+def write(
+    body: Body,
+    *,
+    host: str,
+    command: str,
+    machine: Machine,
+    versions: Mapping[str, str],
+    kernel: KernelIdentity | None,
+    root: Root = EVIDENCE,
+    attachments: Mapping[str, bytes] | None = None,
+    created: datetime | None = None,
+    scrubber: scrub.Scrubber | None = None,
+) -> Path:
+    """Store one record and its raw files, and return the record's path.
+
+    Paths, user names and machine names are replaced before anything is hashed. Raises UserError, and leaves nothing
+    behind, when the record breaks a rule: a wrong result in a benchmark, a slow read probe, a host that is not this
+    machine, host ``test`` outside a SyntheticRoot, a value that is not finite.
+    """
+    base = _base(root)
+    scrubber = scrubber or scrub.here()
+    _refuse_host(host, root, f"{base.name}/records/{host}")
+    raw = {name: scrubber.data(name, data) for name, data in (attachments or {}).items()}
+    created = (created or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
+    kind = body.kind
+    tree = scrubber.tree(
+        {
+            "command": command,
+            "machine": machine.model_dump(),
+            "versions": dict(versions),
+            "kernel": kernel and kernel.model_dump(),
+            "body": body.model_dump(),
+        }
+    )
+    tree |= {
+        "schema_version": SCHEMA_VERSION,
+        "host": host,
+        "created": created.isoformat().replace("+00:00", "Z"),
+        "attachments": [
+            {"path": name, "sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+            for name, data in sorted(raw.items())
+        ],
+    }
+    try:
+        tree = canonical.tidy(tree)
+    except ValueError as error:
+        raise UserError(f"not stored: {error}") from None
+    identifier = f"{host}-{created:%Y%m%dT%H%M%SZ}-{kind}-{canonical.digest(tree)[:8]}"
+    tree["id"] = identifier
+    shown = f"{base.name}/records/{host}/{identifier}.json"
+    record = _validated(tree, shown)
+    broken = list(rules.violations(record))
+    if slow := rules.slow_probe(record, _readable(root, host)):
+        broken.append(slow)
+    if broken:
+        raise RecordError([Finding(shown, field, message) for field, message in broken])
+    path = base / "records" / host / f"{identifier}.json"
+    _store(path, canonical.dumps(tree), base / "raw" / identifier, raw)
+    return path
+
+
+def load_all(root: Root = EVIDENCE) -> list[LoadedRecord]:
+    """Every record, oldest first. Raises RecordError at the first one that is damaged."""
+    base, loaded = _base(root), []
+    for file in _files(base):
+        record, findings = _examine(file, base, root)
+        if record is None or findings:
+            raise RecordError(findings)
+        loaded.append(record)
+    return sorted(loaded, key=lambda item: (item.record.created, item.record.id))
+
+
+def verify(root: Root = EVIDENCE) -> list[Finding]:
+    """Everything wrong with the evidence, in file order: form, hashes, raw files, rules, and files nobody owns."""
+    base, findings, owned = _base(root), [], set()
+    for file in _files(base):
+        loaded, wrong = _examine(file, base, root)
+        findings += wrong
+        owned.add(file.stem)
+        if loaded is not None:
+            findings += [Finding(loaded.path, field, message) for field, message in rules.violations(loaded.record)]
+    for stray in sorted((base / "records").glob("**/*")):
+        if stray.is_file() and (stray.suffix != ".json" or stray.parent.parent != base / "records"):
+            findings.append(Finding(_shown(stray, base), "", "not a record"))
+    for folder in sorted((base / "raw").glob("*")):
+        if folder.name not in owned:
+            findings.append(Finding(_shown(folder, base), "", "raw data that no record names"))
+    return findings
+
+
+def _examine(file: Path, base: Path, root: Root) -> tuple[LoadedRecord | None, list[Finding]]:
+    shown = _shown(file, base)
+    try:
+        data = file.read_bytes()
+        text = data.decode()
+        tree = canonical.loads(text)
+        if not isinstance(tree, dict):
+            raise ValueError("not a JSON object")
+        _refuse_version(tree, shown)
+        record = _validated(tree, shown)
+        _refuse_host(record.host, root, shown)
+    except RecordError as error:
+        return None, error.findings
+    except (OSError, ValueError) as error:
+        return None, [Finding(shown, "", f"cannot be read: {error}")]
+    findings = []
+    expected = canonical.digest(tree)[:8]
+    if record.id.rsplit("-", maxsplit=1)[1] != expected:
+        findings.append(
+            Finding(shown, "id", f"the content's sha256 begins {expected}: the record was changed after writing")
+        )
+    elif text != canonical.dumps(tree):
+        findings.append(Finding(shown, "", "not in the writer's form: the file was edited by hand"))
+    if record.id != f"{record.host}-{record.created:%Y%m%dT%H%M%SZ}-{record.body.kind}-{expected}" and not findings:
+        findings.append(Finding(shown, "id", "does not agree with host, created or kind"))
+    if file.stem != record.id or file.parent.name != record.host:
+        findings.append(Finding(shown, "id", f"the file should lie at records/{record.host}/{record.id}.json"))
+    findings += _attachments(record, base / "raw" / record.id, shown)
+    return LoadedRecord(record, shown, hashlib.sha256(data).hexdigest()), findings
+
+
+def _attachments(record: Record, folder: Path, shown: str) -> list[Finding]:
+    findings = []
+    for index, attachment in enumerate(record.attachments):
+        file = folder / attachment.path
+        if not file.is_file():
+            wrong = "is missing"
+        elif hashlib.sha256(file.read_bytes()).hexdigest() != attachment.sha256:
+            wrong = "was changed after writing"
+        else:
+            continue
+        findings.append(Finding(shown, f"attachments.{index}", f"raw/{record.id}/{attachment.path} {wrong}"))
+    named = {attachment.path for attachment in record.attachments}
+    for file in sorted(folder.glob("*")):
+        if file.name not in named:
+            findings.append(Finding(shown, "attachments", f"raw/{record.id}/{file.name} is not named by the record"))
+    return findings
+
+
+def _readable(root: Root, host: str) -> Iterator[Record]:
+    """A host's records, without the damaged ones: those are for verify, and must not cost a run its result."""
+    base = _base(root)
+    for file in sorted((base / "records" / host).glob("*.json")):
+        loaded, _ = _examine(file, base, root)
+        if loaded is not None:
+            yield loaded.record
+
+
+def _validated(tree: dict[str, Any], shown: str) -> Record:
+    try:
+        return Record.model_validate(tree)
+    except ValidationError as error:
+        raise RecordError(
+            [Finding(shown, ".".join(str(part) for part in one["loc"]), one["msg"]) for one in error.errors()]
+        ) from None
+
+
+def _refuse_version(tree: dict[str, Any], shown: str) -> None:
+    version = tree.get("schema_version")
+    if version != SCHEMA_VERSION:
+        message = f"is {version!r}, this upstream-patch reads {SCHEMA_VERSION}: use the version that wrote the record"
+        raise RecordError([Finding(shown, "schema_version", message)])
+
+
+def _refuse_host(host: str, root: Root, shown: str) -> None:
+    if isinstance(root, SyntheticRoot) != (host == TEST_HOST):
+        what = (
+            "is for synthetic records, which only tests use"
+            if host == TEST_HOST
+            else "has no place in a synthetic root"
+        )
+        raise RecordError([Finding(shown, "host", f"{host!r} {what}")])
+
+
+def _store(path: Path, text: str, folder: Path, raw: dict[str, bytes]) -> None:
+    """Raw files first, the record last: a crash can leave raw data (verify reports it), no record without its data."""
+    if path.exists():
+        raise UserError(f"{path} exists already, records are never overwritten")
+    partial = folder.with_name(f".{folder.name}")
+    try:
+        if raw:
+            partial.mkdir(parents=True)
+            for name, data in raw.items():
+                (partial / name).write_bytes(data)
+            partial.replace(folder)
+        write_text(path, text)
+    except OSError as error:
+        for left in (folder, partial):
+            shutil.rmtree(left, ignore_errors=True)
+        raise UserError(f"cannot store {path}: {error.strerror or error}") from None
+
+
+def _base(root: Root) -> Path:
+    return root.path if isinstance(root, SyntheticRoot) else root
+
+
+def _files(base: Path) -> list[Path]:
+    return sorted((base / "records").glob("*/*.json"))
+
+
+def _shown(path: Path, base: Path) -> str:
+    return f"{base.name}/{path.relative_to(base).as_posix()}"

@@ -1,0 +1,73 @@
+"""Which route a problem takes: in stock MLX 0.32.4 on CUDA, and in ours. Pure functions of shapes and the device."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, GROUP, MAX_ROWS
+from upstream_patch.problem import Problem
+
+Capability = tuple[int, int]
+Route = Literal["small_m", "stock", "stock_folded"]
+StockRoute = Literal["qmv", "fp_qmv", "qmm_sm80", "qmm_sm90", "qmm_naive", "unsupported"]
+
+QMV_ROWS = 8
+"""Stock takes a row-by-row kernel below this many rows (M times the batch)."""
+
+KERNEL_SYMBOLS: dict[StockRoute, str] = {
+    "qmv": "qmv_kernel",
+    "fp_qmv": "fp_qmv",
+    "qmm_sm80": "qmm_sm80_kernel",
+    "qmm_sm90": "qmm_sm90",
+    "qmm_naive": "qmm_naive_kernel",
+}
+"""What a profiler's kernel name contains. Read off runs: qmv and qmm_sm80; the others off the wheel's symbols."""
+
+
+def route(problem: Problem, device: Capability | None) -> Route:
+    """Our route for contiguous 2-D weights on a CUDA device of that compute capability; None is any other backend."""
+    if device is None:
+        return "stock"
+    if takes_small_m(problem, device):
+        return "small_m"
+    # Stock never folds the batch of [B, 1, K] into rows, so a tile kernel reads the weights once per batch entry.
+    if problem.layout == "b1k" and problem.m >= QMV_ROWS and stock_route(problem, device).startswith("qmm"):
+        return "stock_folded"
+    return "stock"
+
+
+def takes_small_m(problem: Problem, device: Capability) -> bool:
+    return (
+        device in DEVICE_CLASSES
+        and problem.mode == "affine"
+        and problem.bits == 4
+        and problem.group_size == GROUP
+        and problem.dtype in ("bf16", "f16")
+        and problem.k % GROUP == 0
+        and problem.m <= MAX_ROWS
+    )
+
+
+def stock_route(problem: Problem, device: Capability) -> StockRoute:
+    """The route of MLX 0.32.4's ``QuantizedMatmul::eval_gpu`` for contiguous, transposed 2-D weights.
+
+    Source: the released library's code, first match wins. M counts the rows of one batch entry, B the entries.
+    """
+    m, batch = (1, problem.m) if problem.layout == "b1k" else (problem.m, 1)
+    qmv: StockRoute = "unsupported"
+    if problem.mode != "affine" and device[0] > 9 and problem.m <= QMV_ROWS:
+        qmv = "fp_qmv"
+    elif problem.k % 8 == 0:
+        qmv = "qmv"
+    aligned_k = problem.k % max(64, problem.group_size) == 0
+    if device[0] == 9 and problem.mode == "affine" and problem.k % 64 == 0 and problem.group_size >= problem.k:
+        few = m == 1 and batch == 1 and problem.n <= 16384 and problem.k <= 16384
+        return qmv if few and qmv != "unsupported" else "qmm_sm90"
+    tile: StockRoute = "unsupported"
+    if device[0] >= 8 and problem.n % 128 == 0 and aligned_k and problem.dtype != "f32" and problem.bits in (4, 8):
+        tile = "qmm_sm80"
+    elif aligned_k:
+        tile = "qmm_naive"
+    if tile == "unsupported" or (qmv != "unsupported" and m * batch < QMV_ROWS):
+        return qmv
+    return tile

@@ -1,0 +1,86 @@
+"""How the command line looks: progress bars, and the tables of doctor and build."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from upstream_patch.compile import CompileResult
+from upstream_patch.machine import Finding
+
+
+class Advance(Protocol):
+    """Called with what is done, of how many, and what comes next."""
+
+    def __call__(self, done: int, total: int, label: str = "") -> None: ...
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Advance]:
+    """A progress bar on stderr while the block runs; nothing where stderr is no terminal."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("[dim]{task.fields[label]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task(title, total=None, label="")
+
+        def advance(done: int, total: int, label: str = "") -> None:
+            progress.update(task, completed=done, total=total, label=label)
+
+        yield advance
+
+
+def show_findings(console: Console, findings: Sequence[Finding]) -> None:
+    """Doctor's table, and under it the way to what is missing."""
+    table = plain_table("", "piece", "found", "enables")
+    ways = plain_table("for", "do")
+    for finding in findings:
+        mark = Text("ok", style="green") if finding.ok else Text("--", style="yellow")
+        table.add_row(mark, finding.name, Text(finding.detail), Text(finding.enables, style="dim"))
+        if finding.fix:
+            ways.add_row(finding.name, Text(finding.fix))
+    console.print(table)
+    if ways.row_count:
+        console.print(ways)
+
+
+def compile_table(results: Sequence[CompileResult]) -> Table:
+    """One row a kernel, one column an architecture."""
+    archs = list(dict.fromkeys(result.arch for result in results))
+    table = plain_table(title="registers / bytes spilled (stores and loads), a thread")
+    table.add_column("kernel", no_wrap=True)
+    for column in ("threads", "shared B", *archs):
+        table.add_column(column, justify="right", no_wrap=True)
+    by_kernel: dict[str, dict[str, CompileResult]] = {}
+    for result in results:
+        by_kernel.setdefault(result.variant, {})[result.arch] = result
+    for name, cells in by_kernel.items():
+        shared = " / ".join(dict.fromkeys(f"{cell.shared_bytes:,}" for cell in cells.values()))
+        threads = str(next(iter(cells.values())).threads)
+        table.add_row(name, threads, shared, *(_usage(cells[arch]) for arch in archs))
+    return table
+
+
+def _usage(result: CompileResult) -> Text:
+    spilled = result.spill_stores + result.spill_loads
+    return Text(f"{result.registers} / {spilled}", style="red" if result.spills else "")
+
+
+def plain_table(*columns: str, title: str | None = None) -> Table:
+    """No lines: it stays readable in a log and at 100 columns."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
