@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from upstream_patch.kernels import OFFSET
 from upstream_patch.problem import DType, Problem
 
 F64 = NDArray[np.float64]
@@ -30,6 +31,9 @@ Distribution = Literal[
     "small",
     "negative_scales",
     "coherent",
+    "positive",
+    "no_bias",
+    "zero_codes",
 ]
 DISTRIBUTIONS: tuple[Distribution, ...] = get_args(Distribution)
 
@@ -179,10 +183,25 @@ class Inputs:
         return self._matmul(self.x, self.scales, self.biases)
 
     def magnitude(self) -> F64:
-        """sum over k of ``|x| * (q * |scale| + |bias|)``, [M, N]: what rounding errors of the answer scale with."""
-        return self._matmul(np.abs(self.x), np.abs(self.scales), np.abs(self.biases))
+        """sum over k of ``|x| * ((offset + q) * |scale| + |bias|)``, [M, N]: what rounding errors scale with.
 
-    def _matmul(self, x: F32, scales: F32, biases: F32) -> F64:
+        Our kernel multiplies ``offset + q`` and takes the offset out in fp32; for dtypes that it does not take it is 0.
+        """
+        scales = np.abs(self.scales.astype(np.float64))
+        biases = np.abs(self.biases.astype(np.float64)) + OFFSET.get(self.problem.dtype, 0) * scales
+        return self._matmul(np.abs(self.x), scales, biases)
+
+    def removed(self) -> F64:
+        """``|sum over k of offset * x * scale|``, [M, N]: how much of ``magnitude`` is really there to be taken out.
+
+        Where the signs of x are mixed it is about ``magnitude / sqrt(K)``, where they are equal most of it.
+        """
+        x = self.x.astype(np.float64).reshape(len(self.x), -1, self.problem.group_size)
+        with np.errstate(invalid="ignore"):
+            taken: F64 = np.abs(x.sum(axis=2) @ self.scales.T.astype(np.float64))
+        return OFFSET.get(self.problem.dtype, 0) * taken
+
+    def _matmul(self, x: F32, scales: F32 | F64, biases: F32 | F64) -> F64:
         wide_x, wide_scales, wide_biases = (a.astype(np.float64) for a in (x, scales, biases))
         return matmul_fp64(wide_x, self.q, wide_scales, wide_biases, self.problem.group_size)
 
@@ -206,7 +225,9 @@ def make_inputs(problem: Problem, seed: int, distribution: Distribution = "norma
     one weight. ``zero_groups``: scale and bias zero, also for whole outputs. ``nan_row``: row m // 2 of x is NaN.
     ``inf_row``: that row holds one Inf. ``large``, ``small``: outputs near the ends of the dtype (f16: some overflow,
     some subnormal). ``coherent``: x and biases positive and biases dominant, so that partial sums only grow and a
-    16-bit accumulator shows.
+    16-bit accumulator shows. ``positive``: only x is, so that truncation shows. ``no_bias``: q is 0 or 1 and the biases
+    0: the answer is small against the offset that our kernel adds and takes out. ``zero_codes``: q and biases are 0 and
+    x is positive: the answer is 0, the offset is all there is.
     """
     if problem.mode != "affine" or problem.bits not in BITS or problem.k % problem.group_size:
         raise ValueError(f"no reference for {problem.id}: affine, bits in {BITS}, K a multiple of the group")
@@ -238,5 +259,11 @@ def make_inputs(problem: Problem, seed: int, distribution: Distribution = "norma
         scales, biases = scales * sign, biases * sign
     elif distribution == "coherent":
         x, biases = np.abs(x), 32 * np.abs(biases)
+    elif distribution == "positive":
+        x = np.abs(x)
+    elif distribution == "no_bias":
+        packed, biases = pack(unpack(packed, problem.bits) & np.uint8(1), problem.bits), np.zeros(groups)
+    elif distribution == "zero_codes":
+        x, packed, biases = np.abs(x), np.zeros_like(packed), np.zeros(groups)
     exact = [round_to(a, dtype).astype(np.float32) for a in (x, scales, biases)]
     return Inputs(problem, seed, distribution, exact[0], packed, exact[1], exact[2])

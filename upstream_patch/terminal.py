@@ -57,7 +57,7 @@ def show_findings(console: Console, findings: Sequence[Finding]) -> None:
 
 
 def compile_table(results: Sequence[CompileResult]) -> Table:
-    """One row a kernel, one column an architecture."""
+    """One row a kernel, one column an architecture; empty where the architecture does not launch that kernel."""
     archs = list(dict.fromkeys(result.arch for result in results))
     table = plain_table(title="registers / bytes spilled (stores and loads), a thread")
     table.add_column("kernel", no_wrap=True)
@@ -69,11 +69,13 @@ def compile_table(results: Sequence[CompileResult]) -> Table:
     for name, cells in by_kernel.items():
         shared = " / ".join(dict.fromkeys(f"{cell.shared_bytes:,}" for cell in cells.values()))
         threads = str(next(iter(cells.values())).threads)
-        table.add_row(name, threads, shared, *(_usage(cells[arch]) for arch in archs))
+        table.add_row(name, threads, shared, *(_usage(cells.get(arch)) for arch in archs))
     return table
 
 
-def _usage(result: CompileResult) -> Text:
+def _usage(result: CompileResult | None) -> Text:
+    if result is None:
+        return Text()
     spilled = result.spill_stores + result.spill_loads
     return Text(f"{result.registers} / {spilled}", style="red" if result.spills else "")
 

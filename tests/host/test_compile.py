@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from upstream_patch import compile as compiling
 from upstream_patch import kernels
 from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.terminal import compile_table
 
 BODY = """
 #include <cuda_bf16.h>
@@ -83,7 +86,7 @@ def test_registers_and_shared_memory_of_every_arch() -> None:
     results = compiling.compile_all(
         ["sm_80", "sm_121"], [Fake("a"), Fake("b")], [], progress=lambda *done: seen.append(done)
     )
-    assert [(r.variant, r.arch) for r in results] == [("a", "sm_80"), ("a", "sm_121"), ("b", "sm_80"), ("b", "sm_121")]
+    assert [(r.variant, r.arch) for r in results] == [("a", "sm_80"), ("b", "sm_80"), ("a", "sm_121"), ("b", "sm_121")]
     assert all(r.shared_bytes == 512 + 1000 for r in results)
     assert all(64 <= r.registers <= 255 and not r.spills for r in results)
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
@@ -129,3 +132,14 @@ def test_every_kernel_compiles_for_every_arch_and_can_be_launched_where_it_is_me
     assert len(set(meant)) == len(meant) > 5
     assert [r for r in results if r.registers * r.threads > REGISTERS] == []
     assert [r for r in results if r.shared_bytes > SHARED[r.arch] * 1024] == []
+
+
+def test_the_table_leaves_out_what_an_arch_does_not_launch() -> None:
+    def result(variant: str, arch: str, spills: int = 0) -> compiling.CompileResult:
+        return compiling.CompileResult(variant, arch, 120, 1000, spills, 0, 256)
+
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(compile_table([result("a", "sm_80"), result("a", "sm_90", 8), result("b", "sm_90")]))
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert ["a", "256", "1,000", "120", "/", "0", "120", "/", "8"] in lines
+    assert ["b", "256", "1,000", "120", "/", "0"] in lines

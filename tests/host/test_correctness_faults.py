@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from upstream_patch.correctness import Answer, Case, complaints, matrix, run_case, run_cases
+from upstream_patch.correctness.cases import repeats_of
 from upstream_patch.problem import DType, Problem
 from upstream_patch.reference import DISTRIBUTIONS, F64, Distribution, Inputs, make_inputs, pack, round_to
 from upstream_patch.reference import from_bits as values_of
@@ -60,12 +61,12 @@ class NumpyArms:
     def ours(self, prepared: Inputs, repeats: int) -> list[Array]:
         return [self._call(prepared, None) for _ in range(repeats)]
 
-    def ours_over(self, prepared: Inputs, fill: float) -> Array:
-        return self._call(prepared, fill)
+    def ours_over(self, prepared: Inputs, fills: Sequence[float]) -> list[Array]:
+        return [self._call(prepared, fill) for fill in fills]
 
-    def ours_row(self, prepared: Inputs, m: int) -> Array:
+    def ours_rows(self, prepared: Inputs, rows: int) -> list[Array]:
         problem = prepared.problem.model_copy(update={"m": 1})
-        return self._call(replace(prepared, x=prepared.x[m : m + 1], problem=problem), None)
+        return [self._call(replace(prepared, x=prepared.x[m : m + 1], problem=problem), None) for m in range(rows)]
 
 
 SMALL = Case("small", Problem(m=5, n=33, k=192))
@@ -212,6 +213,8 @@ def test_the_matrix_covers_what_it_must() -> None:
     assert {c.problem.n for c in ours} >= {1, 7, 15, 16, 17, 33, 127, 128, 129, 1000}
     assert {c.problem.k for c in ours} >= {64, 128, 192, 320, 576, 1024, 4096, 4160, 14336}
     hot = [make_inputs(c.problem, c.seed, "one_hot").x for c in ours if c.name == "lane_ownership"]
+    many = {c.problem.m for c in ours if repeats_of(c.label) == 50}
+    assert many == {1, 2, 8, 16} and {repeats_of(c.label) for c in cases} == {20, 50}
     assert set(np.concatenate(hot).argmax(axis=1)) == set(range(128))
     assert all(c.problem.bits == 4 and c.problem.group_size == 64 and c.problem.dtype != "f32" for c in ours)
 

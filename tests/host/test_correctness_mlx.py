@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -60,11 +60,11 @@ class StockTwice:
     def ours(self, prepared: tuple[Operands, Any], repeats: int) -> list[Bits]:
         return [self._call(prepared[0]) for _ in range(repeats)]
 
-    def ours_over(self, prepared: tuple[Operands, Any], fill: float) -> Bits:
-        return self._call(prepared[0])
+    def ours_over(self, prepared: tuple[Operands, Any], fills: Sequence[float]) -> list[Bits]:
+        return [self._call(prepared[0]) for _ in fills]
 
-    def ours_row(self, prepared: tuple[Operands, Any], m: int) -> Bits:
-        return self._call(one_row(prepared[0], prepared[1].inputs, m))
+    def ours_rows(self, prepared: tuple[Operands, Any], rows: int) -> list[Bits]:
+        return [self._call(one_row(prepared[0], prepared[1].inputs, m)) for m in range(rows)]
 
 
 def values(case: Case, given: Operands, y: Any) -> np.ndarray[Any, Any]:

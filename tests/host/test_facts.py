@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from upstream_patch.errors import UserError
+from upstream_patch.problem import Problem
 from upstream_patch.records.facts import Fact, derive, require, to_json
+from upstream_patch.records.schema import HostCost
 
 STEM = "small_m.test.4096x4096.b4.g64.bf16.M7"
 NEW = "cd" * 32
@@ -51,6 +54,35 @@ def test_other_protocols_are_suffixes(synthetic: Any) -> None:
     assert f"{STEM}.speedup" not in by_id(synthetic)
     # Hot weights do not come from memory, so they have no share of its bandwidth.
     assert [one for one in by_id(synthetic) if one.endswith(".read_fraction")] == [f"{STEM}.b1k.read_fraction"]
+
+
+def test_host_cost_facts(synthetic: Any) -> None:
+    cost = HostCost(call="run", problem=Problem(m=1, n=512, k=512), stock_us=[3.0, 3.2, 3.4], ours_us=[4.5, 4.0, 4.6])
+    body = synthetic.bench([synthetic.bench_row(7)]).model_copy(update={"host_cost": [cost]})
+    synthetic.write(body)
+    facts = by_id(synthetic)
+    values = {name: facts[f"host.test.run.{name}"].value for name in ("stock_us", "ours_us", "extra_us")}
+    assert values == {"stock_us": 3.2, "ours_us": 4.5, "extra_us": pytest.approx(1.2)}
+    with pytest.raises(ValidationError, match="paired by round"):
+        HostCost(call="run", problem=cost.problem, stock_us=[3.0, 3.2, 3.4], ours_us=[4.5] * 4)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "stale"),
+    [
+        ("small_m_bf16_r8_w16_s2_b4_0123456789ab", False),
+        ("custom_kernel_small_m_bf16_r8_w16_s2_b4_0123456789ab", False),
+        ("small_m_bf16_r8_w16_s4_b4_0123456789ab", True),
+        ("another_kernel", False),
+    ],
+)
+def test_another_tuning_today_makes_a_row_stale(synthetic: Any, recorded: str, stale: bool) -> None:
+    gpu = synthetic.machine.gpu.model_copy(update={"compute_capability": "9.0", "multiprocessors": 132})
+    machine = synthetic.machine.model_copy(update={"gpu": gpu})
+    synthetic.write(synthetic.bench([synthetic.bench_row(7, ours_kernels=[recorded])]), machine=machine)
+    facts = by_id(synthetic)
+    assert facts[f"{STEM}.ours_us"].stale is stale
+    assert not facts[f"{STEM}.stock_us"].stale
 
 
 def test_profiler_facts(synthetic: Any) -> None:

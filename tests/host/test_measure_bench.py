@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from upstream_patch.machine import Gpu, Machine
 from upstream_patch.measure import bench, suites
 from upstream_patch.measure.checked import WrongResult, make_row, sample_columns
 from upstream_patch.measure.conditions import conditions, throttle_reasons
+from upstream_patch.measure.host_cost import host_costs
 from upstream_patch.measure.mlx_device import MlxDevice, require_cuda
 from upstream_patch.measure.probe import ReadProbe, Shape
 from upstream_patch.measure.suites import Spec, Suite
@@ -111,7 +113,27 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     monkeypatch.setattr(bench, "MlxDevice", SimulatedDevice)
     _set_probe(monkeypatch, 4400.0)
     monkeypatch.setattr(bench, "launch_floor", lambda *_: [0.6, 0.61])
+    monkeypatch.setattr(bench, "host_costs", lambda: host_costs(3, calls=5, links=2))
     return ops
+
+
+def test_the_host_cost_of_both_arms_is_paired(simulated: types.ModuleType) -> None:
+    costs = host_costs(4, calls=5, links=2)
+    assert [cost.call for cost in costs] == ["build", "run"]
+    assert all(len(cost.stock_us) == len(cost.ours_us) == 4 for cost in costs)
+
+
+def test_a_slow_call_shows_in_the_host_cost(simulated: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = simulated.stock_quantized_matmul
+
+    def slow(*arguments: Any, **more: Any) -> Any:
+        time.sleep(0.002)
+        return fast(*arguments, **more)
+
+    monkeypatch.setattr(simulated, "quantized_matmul", slow)
+    build, run = host_costs(3, calls=5, links=2)
+    assert min(*build.ours_us, *run.ours_us) > 2000
+    assert max(build.stock_us) < 1000
 
 
 def _set_probe(monkeypatch: pytest.MonkeyPatch, gbps: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -143,7 +144,7 @@ def test_wrong_arguments_raise_what_mlx_raises(cuda: Cuda, arguments: tuple[Any,
 
 
 def test_install_reaches_mlx_nn_and_uninstall_undoes_it(cuda: Cuda) -> None:
-    from mlx import nn
+    nn: Any = import_module("mlx.nn")
 
     layer = nn.QuantizedLinear(512, 48, bias=False)
     layer.set_dtype(mx.bfloat16)

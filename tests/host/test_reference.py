@@ -149,8 +149,15 @@ def test_distributions_reach_what_they_name() -> None:
     assert ((small > 0) & (small < 2.0**-14)).mean() > 0.1
     assert (outputs("zero_groups") == 0).all(axis=0).any()
     coherent = make_inputs(Problem(m=4, n=9, k=1024), 1, "coherent")
-    assert (coherent.reference() > 0.9 * coherent.magnitude()).all()
+    growing = np.abs(coherent.x).astype(np.float64) @ np.abs(coherent.weights()).T
+    assert (coherent.reference() > 0.9 * growing).all()
     assert (coherent.biases > 10 * 15 * coherent.scales).all()
+    positive, codes, zero = (
+        make_inputs(Problem(m=4, n=9, k=1024), 1, name) for name in ("positive", "no_bias", "zero_codes")
+    )
+    assert (positive.x >= 0).all() and (positive.biases < 0).all()
+    assert set(codes.q.ravel()) == {0, 1} and not codes.biases.any()
+    assert not zero.q.any() and not zero.reference().any() and (zero.scales != 0).all()
     hot = make_inputs(Problem(m=4, n=9, k=64, dtype="bf16"), 2, "one_hot")
     weights = dequantize(hot.q, hot.scales.astype(np.float64), hot.biases.astype(np.float64), 64)
     np.testing.assert_allclose(hot.reference(), weights[:, 8:12].T, rtol=1e-15)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from upstream_patch.problem import Problem
@@ -12,7 +14,7 @@ GB10: Capability = (12, 1)
 T4: Capability = (7, 5)
 
 
-def problem(m: int, n: int = 4096, k: int = 4096, **more: object) -> Problem:
+def problem(m: int, n: int = 4096, k: int = 4096, **more: Any) -> Problem:
     return Problem.model_validate({"m": m, "n": n, "k": k, **more})
 
 
@@ -66,7 +68,7 @@ def test_ours_takes_1_to_16_rows(layout: str, dtype: str) -> None:
     [{"bits": 8}, {"group_size": 32}, {"dtype": "f32"}, {"mode": "mxfp4", "group_size": 32}],
     ids=["8 bits", "group 32", "f32", "mxfp4"],
 )
-def test_ours_leaves_the_rest(more: dict[str, object]) -> None:
+def test_ours_leaves_the_rest(more: dict[str, Any]) -> None:
     assert route(problem(4, **more), H200) == "stock"
 
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from upstream_patch.correctness.cases import Answer, Case, answer, matrix
 from upstream_patch.correctness.errors import HARD_CAP, STOCK_FACTOR, bounds, check, norm_error
 from upstream_patch.correctness.forms import to_mlx
-from upstream_patch.correctness.run import REPEATS, Arms, MlxArms, complaints, failures, run_case, run_cases, run_matrix
+from upstream_patch.correctness.run import (
+    Arms,
+    MlxArms,
+    compile_ahead,
+    complaints,
+    failures,
+    run_case,
+    run_cases,
+    run_matrix,
+)
 
 __all__ = [
     "HARD_CAP",
-    "REPEATS",
     "STOCK_FACTOR",
     "Answer",
     "Arms",
@@ -18,6 +26,7 @@ __all__ = [
     "answer",
     "bounds",
     "check",
+    "compile_ahead",
     "complaints",
     "failures",
     "matrix",

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from upstream_patch.problem import DType, Layout, Problem
+from upstream_patch.records.schema import REPEATS
 from upstream_patch.reference import DISTRIBUTIONS, F64, Distribution, Inputs, make_inputs
 
 Form = Literal[
@@ -35,6 +36,12 @@ FORMS: tuple[Form, ...] = get_args(Form)
 DTYPES: tuple[DType, ...] = ("bf16", "f16")
 LAYOUTS: tuple[Layout, ...] = ("mk", "1mk", "b1k")
 Route = Literal["small_m", "other", "any"]
+MANY_REPEATS = {"repeats": 50}
+"""By label: how often such a case is repeated. The others REPEATS times."""
+
+
+def repeats_of(label: str) -> int:
+    return MANY_REPEATS.get(label, REPEATS)
 
 
 @dataclass(frozen=True)
@@ -61,25 +68,28 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """A case's operands in numpy, and what comes out: reference and magnitude are [M, N] in fp64."""
+    """A case's operands in numpy, and what comes out: [M, N] in fp64, see ``Inputs``."""
 
     inputs: Inputs
     reference: F64
     magnitude: F64
+    removed: F64
 
 
 def answer(case: Case) -> Answer:
     """``not_transposed`` has inputs for weights [K, N] packed along N; its ``inputs.x`` is still [M, K]."""
     if case.form != "not_transposed":
         inputs = make_inputs(case.problem, case.seed, case.distribution)
-        return Answer(inputs, inputs.reference(), inputs.magnitude())
+        return Answer(inputs, inputs.reference(), inputs.magnitude(), inputs.removed())
     p = case.problem
     weights = make_inputs(p.model_copy(update={"n": p.k, "k": p.n}), case.seed, case.distribution)
     x = make_inputs(p, case.seed, case.distribution).x
     inputs = Inputs(weights.problem, case.seed, case.distribution, x, weights.packed, weights.scales, weights.biases)
     size = replace(weights, scales=np.abs(weights.scales), biases=np.abs(weights.biases))
     wide_x = x.astype(np.float64)
-    return Answer(inputs, wide_x @ weights.weights(), np.abs(wide_x) @ size.weights())
+    reference = wide_x @ weights.weights()
+    # never our kernel: no offset
+    return Answer(inputs, reference, np.abs(wide_x) @ size.weights(), np.zeros_like(reference))
 
 
 OFF_TILE_N = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 1000)
@@ -113,6 +123,12 @@ def _data() -> Iterator[Case]:
         yield Case("lane_ownership", Problem(m=16, n=130, k=128, dtype=dtype), "one_hot", seed=seed)
 
 
+def _repeats() -> Iterator[Case]:
+    for m in (1, 2, 8, 16):
+        # vllm 56887: needed about 50 calls to show
+        yield Case("repeats", Problem(m=m, n=2048, k=4096))
+
+
 def _memory() -> Iterator[Case]:
     for dtype, m, k in product(DTYPES, (1, 7, 16), (64, 320, 1024)):
         # mlx 1577: bytes behind x, scales and biases are NaN
@@ -140,5 +156,5 @@ def _fallback() -> Iterator[Case]:
 
 def matrix() -> list[Case]:
     """All cases, each id once. A few hundred; a minute on a GPU host."""
-    cases = [*_rows(), *_shapes(), *_data(), *_memory(), *_fallback()]
+    cases = [*_rows(), *_shapes(), *_data(), *_repeats(), *_memory(), *_fallback()]
     return list({case.id: case for case in cases}.values())

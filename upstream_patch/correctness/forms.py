@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,11 +125,22 @@ def one_row(full: Operands, inputs: Inputs, m: int) -> Operands:
     return Operands(full.case, x, full.w, full.scales, full.biases)
 
 
-def output_bits(case: Case, y: Any) -> Bits:
-    """An output of any form as stored bits [rows, N]."""
+def outputs_bits(case: Case, outputs: Sequence[Any]) -> list[Bits]:
+    """Outputs of any form, evaluated together, as stored bits [rows, N]."""
     import mlx.core as mx
 
-    bits = np.array(y.view(mx.uint32 if case.problem.dtype == "f32" else mx.uint16))
+    views = [y.view(mx.uint32 if case.problem.dtype == "f32" else mx.uint16) for y in outputs]
+    mx.eval(*views)
+    return [_bits(case, view) for view in views]
+
+
+def output_bits(case: Case, y: Any) -> Bits:
+    """One output."""
+    return outputs_bits(case, [y])[0]
+
+
+def _bits(case: Case, view: Any) -> Bits:
+    bits = np.array(view)
     if case.form == "w_batched":
         bits = np.moveaxis(bits, 0, 1)
     return bits.reshape(-1, case.problem.n)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context
 from typing import Any, Protocol
 
 import numpy as np
 
-from upstream_patch.correctness.cases import Answer, Case, answer, matrix
+from upstream_patch.correctness.cases import Answer, Case, answer, matrix, repeats_of
 from upstream_patch.correctness.errors import check
-from upstream_patch.correctness.forms import Bits, Operands, one_row, operands, output_bits
+from upstream_patch.correctness.forms import Bits, Operands, one_row, operands, outputs_bits
 from upstream_patch.errors import MissingTool
 from upstream_patch.problem import Problem
 from upstream_patch.records.schema import CaseResult, Check, CorrectnessBody
 from upstream_patch.reference import from_bits
 
-REPEATS = 50
-"""All must be bitwise equal; vllm 56887 needed about that many to show."""
 ROWS_ALONE = 64
 """A case with more rows tries this many of them alone."""
 FILLS = (float("nan"), -3.0)
@@ -40,11 +42,11 @@ class Arms(Protocol):
     def ours(self, prepared: Any, repeats: int) -> list[Bits]:
         """Queued together, then read."""
 
-    def ours_over(self, prepared: Any, fill: float) -> Bits:
-        """Once, with ``fill`` in the memory that the output will take."""
+    def ours_over(self, prepared: Any, fills: Sequence[float]) -> list[Bits]:
+        """Once for each fill, which is in the memory that the output will take."""
 
-    def ours_row(self, prepared: Any, m: int) -> Bits:
-        """Row m alone, [1, N]."""
+    def ours_rows(self, prepared: Any, rows: int) -> list[Bits]:
+        """Each of the first rows alone, [1, N]; queued together, then read."""
 
 
 class MlxArms:
@@ -68,19 +70,17 @@ class MlxArms:
         from upstream_patch import ops
 
         given = prepared[0]
-        return output_bits(given.case, ops.stock_quantized_matmul(*given.arguments, **given.keywords))
+        return outputs_bits(given.case, [ops.stock_quantized_matmul(*given.arguments, **given.keywords)])[0]
 
     def ours(self, prepared: tuple[Operands, Answer], repeats: int) -> list[Bits]:
-        import mlx.core as mx
-
         from upstream_patch import ops
 
         given = prepared[0]
-        outputs = [ops.quantized_matmul(*given.arguments, **given.keywords) for _ in range(repeats)]
-        mx.eval(*outputs)
-        return [output_bits(given.case, y) for y in outputs]
+        return outputs_bits(
+            given.case, [ops.quantized_matmul(*given.arguments, **given.keywords) for _ in range(repeats)]
+        )
 
-    def ours_over(self, prepared: tuple[Operands, Answer], fill: float) -> Bits:
+    def ours_over(self, prepared: tuple[Operands, Answer], fills: Sequence[float]) -> list[Bits]:
         """Our kernel takes ``fill`` through its own hook. Elsewhere MLX's allocator is primed with freed blocks of the
         output's size; which of them it hands out, and to which array, is its own choice, so that proves less."""
         import mlx.core as mx
@@ -89,29 +89,32 @@ class MlxArms:
 
         given = prepared[0]
         if given.case.route == "small_m":
-            y = ops.small_m_call(*given.arguments, init_value=fill)
-        else:
+            return outputs_bits(given.case, [ops.small_m_call(*given.arguments, init_value=fill) for fill in fills])
+        outputs = []
+        for fill in fills:
             blocks = [mx.full((given.case.problem.m, given.case.problem.n), fill, given.x.dtype) for _ in range(4)]
             mx.eval(*blocks)
             del blocks
-            y = ops.quantized_matmul(*given.arguments, **given.keywords)
-        return output_bits(given.case, y)
+            outputs += outputs_bits(given.case, [ops.quantized_matmul(*given.arguments, **given.keywords)])
+        return outputs
 
-    def ours_row(self, prepared: tuple[Operands, Answer], m: int) -> Bits:
+    def ours_rows(self, prepared: tuple[Operands, Answer], rows: int) -> list[Bits]:
         from upstream_patch import ops
 
-        given = one_row(prepared[0], prepared[1].inputs, m)
-        return output_bits(given.case, ops.quantized_matmul(*given.arguments, **given.keywords))
+        alone = [one_row(prepared[0], prepared[1].inputs, m) for m in range(rows)]
+        return outputs_bits(
+            prepared[0].case, [ops.quantized_matmul(*given.arguments, **given.keywords) for given in alone]
+        )
 
 
 def _failed(problem: Problem, why: str, columns: int = 0) -> Check:
     return Check(passed=False, norm_error=0.0, max_ulp=0.0, bound=why, columns=columns)
 
 
-def run_case(case: Case, arms: Arms, repeats: int = REPEATS) -> CaseResult:
+def run_case(case: Case, arms: Arms, repeats: int | None = None) -> CaseResult:
     """Never raises for a wrong answer or a kernel that fails: the result says so."""
     try:
-        return _run(case, arms, repeats)
+        return _run(case, arms, repeats_of(case.label) if repeats is None else repeats)
     except Exception as error:
         why = f"{case.id}: raised {type(error).__name__}: {error}"
         return _result(case, _failed(case.problem, why), [])
@@ -154,16 +157,16 @@ def _run(case: Case, arms: Arms, repeats: int) -> CaseResult:
         raise
     first = outputs[0]
     equal = sum(np.array_equal(first, other) for other in outputs[1:])
-    written = all(np.array_equal(first, arms.ours_over(prepared, fill)) for fill in FILLS)
-    alone = all(
-        np.array_equal(first[m : m + 1], arms.ours_row(prepared, m)) for m in range(min(case.problem.m, ROWS_ALONE))
-    )
+    written = all(np.array_equal(first, other) for other in arms.ours_over(prepared, FILLS))
+    rows = arms.ours_rows(prepared, min(case.problem.m, ROWS_ALONE))
+    alone = all(np.array_equal(first[m : m + 1], row) for m, row in enumerate(rows))
     verdict = check(
         case.problem,
         from_bits(first, case.problem.dtype),
         given.reference,
         None if isinstance(stock, Exception) else from_bits(stock, case.problem.dtype),
         magnitude=given.magnitude,
+        removed=given.removed,
         our_kernel=case.route == "small_m",
         seed=case.seed,
     )
@@ -173,8 +176,29 @@ def _run(case: Case, arms: Arms, repeats: int) -> CaseResult:
     return _result(case, verdict, kernels, equal, alone, written)
 
 
-def complaints(result: CaseResult, repeats: int = REPEATS) -> list[str]:
+def compile_ahead(cases: Sequence[Case]) -> None:
+    """Has MLX compile stock's kernels for many rows in parallel processes; they stay in its cache on disk.
+
+    Each takes half a minute, and one process compiles them one after the other. What fails here fails again later.
+    """
+    kinds: dict[tuple[object, ...], Case] = {}
+    for case in cases:
+        p = case.problem
+        if case.form in ("plain", "not_transposed") and (p.m >= 8 or case.form != "plain"):
+            kinds.setdefault((p.dtype, case.form, (p.m - 1).bit_length(), p.n % 16 == 0, p.k % 128 == 0), case)
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as processes:
+        list(processes.map(_run_stock, kinds.values()))
+
+
+def _run_stock(case: Case) -> None:
+    with suppress(Exception):
+        arms = MlxArms()
+        arms.stock(arms.prepare(case, answer(case)))
+
+
+def complaints(result: CaseResult, repeats: int | None = None) -> list[str]:
     """What is wrong with a result, in lines; empty when nothing is. Row independence is asked of our kernel only."""
+    repeats = repeats_of(result.case) if repeats is None else repeats
     where = f"{result.case} {result.problem.id} seed {result.seed}"
     found = [] if result.check.passed else [f"{where}: {result.check.bound}"]
     if result.repeats_equal < repeats:
@@ -200,7 +224,9 @@ def run_matrix(progress: Progress | None = None, *, cases: Sequence[Case] | None
 
     if not ops.cuda_available():
         raise MissingTool("no CUDA GPU that MLX can use", "python -m upstream_patch doctor says what is missing")
-    return run_cases(matrix() if cases is None else cases, MlxArms(), progress)
+    cases = matrix() if cases is None else cases
+    compile_ahead(cases)
+    return run_cases(cases, MlxArms(), progress)
 
 
 def run_cases(cases: Sequence[Case], arms: Arms, progress: Progress | None = None) -> CorrectnessBody:

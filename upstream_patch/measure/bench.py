@@ -15,6 +15,7 @@ from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import Machine
 from upstream_patch.measure import checked, inputs
 from upstream_patch.measure.conditions import conditions
+from upstream_patch.measure.host_cost import host_costs
 from upstream_patch.measure.mlx_device import MlxDevice
 from upstream_patch.measure.probe import ReadProbe, launch_floor, read_probe
 from upstream_patch.measure.report import table
@@ -75,6 +76,7 @@ def run_suite(
         probe_gbps=probe.gbps,
         probe_bytes=probe.bytes,
         launch_floor_us=floor,
+        host_cost=host_costs(),
         rows=list(_rows(bench, chosen)),
         notes=[*notes, *conditions("after"), *_environment(device, timer)],
     )

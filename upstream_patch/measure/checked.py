@@ -69,6 +69,7 @@ def check_row(
         inputs.reference(),
         _float32(mx.take(y_stock, index, axis=1)).astype(np.float64),
         magnitude=inputs.magnitude(),
+        removed=inputs.removed(),
         our_kernel=our_kernel,
         seed=seed,
         columns=columns.tolist(),

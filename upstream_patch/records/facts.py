@@ -20,6 +20,7 @@ from upstream_patch.records.store import LoadedRecord
 MAKES: Mapping[str, str] = {
     "small_m": "python -m upstream_patch bench",
     "probe": "python -m upstream_patch bench",
+    "host": "python -m upstream_patch bench",
     "ncu": "python -m upstream_patch profile",
     "correctness": "python -m upstream_patch correctness",
 }
@@ -155,6 +156,11 @@ def _values(record: Record, speeds: Mapping[tuple[str, int], _Speed]) -> Iterato
         probe = median(body.probe_gbps)
         yield _Value(f"probe.{host}.read_gbps", probe, "GB/s")
         yield _Value(f"probe.{host}.launch_floor_us", median(body.launch_floor_us), "us")
+        for cost in body.host_cost:
+            stem, pairs = f"host.{host}.{cost.call}", zip(cost.stock_us, cost.ours_us, strict=True)
+            yield _Value(f"{stem}.stock_us", median(cost.stock_us), "us")
+            yield _Value(f"{stem}.ours_us", median(cost.ours_us), "us", ours=True)
+            yield _Value(f"{stem}.extra_us", median(ours - stock for stock, ours in pairs), "us", ours=True)
         for index, row in enumerate(body.rows):
             if row.check.passed:
                 retuned = _retuned(record, row.problem, row.ours_kernels)

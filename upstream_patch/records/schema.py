@@ -119,6 +119,25 @@ class BenchRow(Model):
         return self.problem.id + hot + (".chain" if self.protocol.order == "chain" else "")
 
 
+class HostCost(Model):
+    """What one call costs the host, paired as the samples of a row are.
+
+    ``build`` is the call alone, never evaluated; ``run`` is one link of an evaluated chain of small operations, where
+    the host is slower than the device.
+    """
+
+    call: Literal["build", "run"]
+    problem: Problem
+    stock_us: Samples
+    ours_us: Samples
+
+    @model_validator(mode="after")
+    def _paired(self) -> HostCost:
+        if len(self.stock_us) != len(self.ours_us):
+            raise ValueError("stock_us and ours_us differ in length: samples are paired by round")
+        return self
+
+
 class BenchBody(Model):
     kind: Literal["bench"] = "bench"
     suite: str
@@ -127,6 +146,7 @@ class BenchBody(Model):
     probe_bytes: int
     launch_floor_us: Annotated[list[Microseconds], Field(min_length=1)]
     """An empty kernel under the same timer."""
+    host_cost: list[HostCost] = []
     rows: list[BenchRow]
     notes: list[str] = []
     """What the machine did during the run: throttling, clocks, other processes."""

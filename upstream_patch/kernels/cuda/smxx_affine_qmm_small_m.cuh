@@ -5,7 +5,7 @@
 // 16-column tile after the other, through a private ring in shared memory, so no barrier stands in the stream.
 // Integers stay exact (128 + q in bf16, 64 + q in f16); scale and bias act once per group in fp32:
 //   y = sum over groups of  s * (sum of (offset + q) * x)  +  s * (-offset * sum of x)  +  b * (sum of x),
-// the last two as one tf32 product whose right side is split in two, so that no bit of the sums is lost.
+// the last two as one tf32 product whose right side is split in two, which keeps 22 bits of the sums.
 // The order of a sum depends on K and the tuning, never on M or the row: a row gets the same bits in any batch.
 #pragma once
 
@@ -202,30 +202,49 @@ struct AffineQmmSmallM {
     }
   };
 
-  // Starts the copy of a phase's scales and biases, by the whole block.
+  // The stream of scales and biases, a phase at a time, by the whole block: thread e moves unit e % (W / 2) of one row,
+  // scales before biases, of every second tile.
   template <bool kRegular>
-  __device__ void fetch_scales(int buffer, Phase phase) const {
-    const int count = min(kBatch, tiles - phase.batch);
-    const int g0 = phase.pass * kBlockGroups;
-    constexpr int kStep = kRegular ? 8 : 1; // groups a copy
-    constexpr int kSteps = kBlockGroups / kStep;
-    constexpr int kPerTile = 2 * kTile * kSteps;
-#pragma unroll 1
-    for (int e = threadIdx.x; e < count * kPerTile; e += kThreads) {
-      const int i = e / kPerTile, q = e % kSteps * kStep;
-      const int which = e % kPerTile / (kTile * kSteps), column = e / kSteps % kTile;
-      const i64 row = min(first_column(phase.batch + i) + column, n - 1);
-      const T* from = (which ? biases : scales) + row * groups + g0 + q;
-      T* to = &shared.scale[buffer][i][which][column][q];
-      if (kRegular) {
-        if (g0 + q < groups) {
-          copy_async_16(shared_address(to), from);
+  struct ScaleStream {
+    static constexpr int kUnits = kBlockGroups / 8; // 16-byte units of a row
+    static_assert(kThreads == 2 * (2 * kTile * kUnits), "two tiles at a time");
+    static constexpr int kRing = kScaleAhead + 1;
+    const AffineQmmSmallM& op;
+    Phase phase;
+    int buffer = 0;
+    const int tile, which, column, unit;
+
+    __device__ explicit ScaleStream(const AffineQmmSmallM& op)
+        : op(op),
+          tile(threadIdx.x / (kThreads / 2)),
+          which(threadIdx.x / (kThreads / 4) % 2),
+          column(threadIdx.x / kUnits % kTile),
+          unit(threadIdx.x % kUnits) {}
+
+    __device__ void fetch() {
+      if (phase.batch < op.tiles) {
+        const int g0 = phase.pass * kBlockGroups + unit * 8;
+        const int count = min(kBatch, op.tiles - phase.batch);
+        const T* from = (which ? op.biases : op.scales) + g0;
+        T* to = &op.shared.scale[buffer][tile][which][column][unit * 8];
+        if (g0 < op.groups) {
+          for (int i = tile; i < count; i += 2, to += sizeof(op.shared.scale[0][0]) / sizeof(T) * 2) {
+            const i64 row = op.first_column(phase.batch + i) + column;
+            if (kRegular) {
+              copy_async_16(shared_address(to), from + row * op.groups);
+            } else {
+              const T* at = from + min(row, static_cast<i64>(op.n - 1)) * op.groups;
+              for (int q = 0; q < 8; ++q) {
+                to[q] = g0 + q < op.groups ? at[q] : N4::from_float(0.f);
+              }
+            }
+          }
         }
-      } else {
-        *to = g0 + q < groups ? *from : N4::from_float(0.f);
+        phase.advance(op.passes);
+        buffer = buffer + 1 == kRing ? 0 : buffer + 1;
       }
     }
-  }
+  };
 
   // Loads this warp's slice of x, K permuted as expand() permutes the weights, and its sums per group. Rows past M and
   // groups past K are zero, so whatever the weights hold there adds nothing.
@@ -329,41 +348,41 @@ struct AffineQmmSmallM {
     }
   }
 
-  // Adds the warps' partial sums of a batch, in warp order, and stores them.
+  // Adds the warps' partial sums of a batch, in warp order, and stores them: two rows of one column a thread.
   __device__ void reduce(int batch, int count) const {
-    const float* partial = &shared.partial[0][0][0][0].x;
-    constexpr int kPerTile = kRowTiles * 128;
+    constexpr int kPerTile = kRowTiles * 64;
+    const u32 partial = shared_address(&shared.partial[0][0][0][0]);
     for (int e = threadIdx.x; e < count * kPerTile; e += kThreads) {
-      float sum = 0.f;
+      float2 sum = {};
 #pragma unroll
       for (int p = 0; p < kWarps; ++p) {
-        sum += partial[p * kBatch * kPerTile + e];
+        const u32x2 v = load_shared_8(partial + p * sizeof(shared.partial[0]) + 8 * e);
+        sum.x += __uint_as_float(v.x);
+        sum.y += __uint_as_float(v.y);
       }
-      const int f = e % 128; // component f % 4 of lane f / 4
-      const int row = e % kPerTile / 128 * 8 + f / 4 % 4 * 2 + f % 2;
-      const int column = first_column(batch + e / kPerTile) + f / 16 + f / 2 % 2 * 8;
-      if (row < m && column < n) {
-        out[static_cast<i64>(row) * n + column] = N4::from_float(sum);
+      const int l = e % 64 / 2; // of lane l, the columns l / 4 and, where e is odd, l / 4 + 8
+      const int row = e % kPerTile / 64 * 8 + l % 4 * 2;
+      const int column = first_column(batch + e / kPerTile) + l / 4 + e % 2 * 8;
+      if (column < n) {
+        T* to = out + static_cast<i64>(row) * n + column;
+        if (row < m) {
+          to[0] = N4::from_float(sum.x);
+        }
+        if (row + 1 < m) {
+          to[n] = N4::from_float(sum.y);
+        }
       }
     }
   }
 
   template <bool kRegular>
   __device__ void run() const {
-    Phase scales_phase;
-    int scales_buffer = 0;
-    auto fetch_next_scales = [&] {
-      if (scales_phase.batch < tiles) {
-        fetch_scales<kRegular>(scales_buffer, scales_phase);
-        scales_phase.advance(passes);
-        scales_buffer = scales_buffer == kScaleAhead ? 0 : scales_buffer + 1;
-      }
-    };
     WeightStream<kRegular> weights(*this);
+    ScaleStream<kRegular> scales(*this);
     weights.fetch();
 #pragma unroll 1
     for (int i = 0; i < kScaleAhead; ++i) {
-      fetch_next_scales();
+      scales.fetch();
     }
     copy_async_commit();
 #pragma unroll 1
@@ -396,7 +415,7 @@ struct AffineQmmSmallM {
         copy_async_wait<kStages - 2>();
         __syncwarp(); // the chunk is whole, and every lane has left the slot that is filled next
         if (i == 0) {
-          fetch_next_scales();
+          scales.fetch();
         }
         weights.fetch();
         f32x4 acc[kRowTiles] = {};
