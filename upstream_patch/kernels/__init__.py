@@ -84,9 +84,12 @@ class Variant:
     def translation_unit(self) -> str:
         """CUDA C++ with one ``extern "C" __global__`` function called ``name``, our files inlined."""
         files = "\n".join(_INCLUDE.sub("", text).replace("#pragma once", "") for text in closure("small_m").values())
+        return f"{files}\n{self.entry_function()}"
+
+    def entry_function(self) -> str:
+        """The function alone: what follows the kernel's files in its translation unit."""
         ctype = CTYPE[self.dtype]
-        return f"""{files}
-using Kernel = {small_m_instance(self.dtype, self.tuning)};
+        return f"""using Kernel = {small_m_instance(self.dtype, self.tuning)};
 static_assert(sizeof(Kernel::Shared) == {self.shared_bytes}, "tuning.py computes another size");
 extern "C" __global__ void {self.launch_bounds} {self.name}(
     const {ctype}* x, const unsigned int* w, const {ctype}* scales, const {ctype}* biases, {ctype}* out,

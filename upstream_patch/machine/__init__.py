@@ -6,6 +6,20 @@ from upstream_patch.machine.doctor import diagnose
 from upstream_patch.machine.models import Finding, Gpu, Machine
 from upstream_patch.machine.probe import probe
 from upstream_patch.machine.system import Answer, System
-from upstream_patch.machine.toolchain import NVRTC_FIX, Nvrtc, find_nvrtc
+from upstream_patch.machine.toolchain import CXX_FIX, NVRTC_FIX, Cxx, Nvrtc, find_cxx, find_nvrtc
 
-__all__ = ["NVRTC_FIX", "Answer", "Finding", "Gpu", "Machine", "Nvrtc", "System", "diagnose", "find_nvrtc", "probe"]
+__all__ = [
+    "CXX_FIX",
+    "NVRTC_FIX",
+    "Answer",
+    "Cxx",
+    "Finding",
+    "Gpu",
+    "Machine",
+    "Nvrtc",
+    "System",
+    "diagnose",
+    "find_cxx",
+    "find_nvrtc",
+    "probe",
+]

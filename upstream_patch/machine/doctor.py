@@ -9,7 +9,7 @@ import sys
 from upstream_patch.machine.models import Finding, Gpu, Machine
 from upstream_patch.machine.probe import cuda_driver_version, nvidia_driver, probe
 from upstream_patch.machine.system import System
-from upstream_patch.machine.toolchain import NVRTC_FIX, find_nvrtc
+from upstream_patch.machine.toolchain import CXX_FIX, NVRTC_FIX, find_cxx, find_nvrtc
 
 _CAP_SYS_ADMIN = 21
 _CAP_PERFMON = 38
@@ -35,7 +35,8 @@ def diagnose(system: System | None = None) -> list[Finding]:
         findings += [_neural_accelerators(machine), _metal_compiler(system)]
     else:
         findings += [_ncu(system), _ncu_permission(system), _nvrtc(system), _program(system, "nvcc")]
-    return findings + [_program(system, name) for name in ("clang++", "g++", "git")] + [_disk(system)]
+    findings += [_simulator(system), *(_program(system, name) for name in ("g++", "git"))]
+    return [*findings, _disk(system)]
 
 
 def _gpu(machine: Machine) -> Finding:
@@ -124,7 +125,6 @@ def _nvrtc(system: System) -> Finding:
 
 _PROGRAMS = {
     "nvcc": ("a build of MLX with CUDA", "install the CUDA toolkit 13.0 and put its bin folder on PATH"),
-    "clang++": ("the lane simulator: kernels on a CPU", "install clang 14 or newer (Debian: apt-get install clang)"),
     "g++": ("a build of MLX on Linux", "install g++ 12 or newer (Debian: apt-get install g++)"),
     "git": ("records name their commit; series on an MLX checkout", "install git"),
 }
@@ -141,6 +141,19 @@ def _program(system: System, name: str) -> Finding:
         return Finding(name, False, f"{name} --version does not work", enables, fix)
     line = next((line for line in lines if "release" in line), lines[0])
     return Finding(name, True, line, enables)
+
+
+def _simulator(system: System) -> Finding:
+    """The compiler that the lane simulator would use, whichever it is."""
+    enables = "simulate: the kernels on a CPU, with race and bounds checks"
+    cxx = find_cxx(system)
+    if cxx is None:
+        return Finding("simulator's C++", False, "no ziglang wheel, and no clang++ or g++ on PATH", enables, CXX_FIX)
+    answer = system.run([*cxx.command, "--version"], timeout=120)
+    lines = [line.strip() for line in answer.out.splitlines() if re.search(r"\d+\.\d+", line)]
+    if not answer.ok or not lines:
+        return Finding("simulator's C++", False, f"the {cxx.origin} does not work", enables, CXX_FIX)
+    return Finding("simulator's C++", True, f"{lines[0].split(' (')[0]}, from the {cxx.origin}", enables)
 
 
 def _disk(system: System) -> Finding:

@@ -39,3 +39,34 @@ def find_nvrtc(system: System | None = None) -> Nvrtc | None:
             include = str(PurePosixPath(headers[0]).parent)
             return Nvrtc(library, builtins[0] if builtins else None, (include, f"{include}/cccl"), origin)
     return None
+
+
+CXX_FIX = "pip install -e '.[simulate]' in the clone (the ziglang wheel: clang for every platform, no root needed)"
+CXX_VARIABLE = "UPSTREAM_PATCH_CXX"
+
+
+@dataclass(frozen=True)
+class Cxx:
+    """A C++ compiler for the machine we run on. ``family`` decides its options: zig, clang or gcc."""
+
+    command: tuple[str, ...]
+    family: str
+    origin: str
+
+
+def find_cxx(system: System | None = None) -> Cxx | None:
+    """The compiler of the lane simulator: $UPSTREAM_PATCH_CXX, the ziglang wheel, then clang++ and g++ on PATH."""
+    system = system or System()
+    named = system.environ(CXX_VARIABLE)
+    if named:
+        family = next((name for name in ("zig", "clang") if name in PurePosixPath(named.split()[0]).name), "gcc")
+        return Cxx(tuple(named.split()), family, f"${CXX_VARIABLE}")
+    for folder in system.site_folders():
+        found = system.glob(f"{folder}/ziglang/zig")
+        if found:
+            return Cxx((found[0], "c++"), "zig", "ziglang wheel")
+    for program, family in (("clang++", "clang"), ("g++", "gcc")):
+        path = system.which(program)
+        if path is not None:
+            return Cxx((path,), family, f"{program} on PATH")
+    return None

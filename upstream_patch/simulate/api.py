@@ -1,0 +1,236 @@
+"""Run a kernel on this machine's CPU, one fiber a lane, and say what it did wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upstream_patch.errors import UserError
+from upstream_patch.simulate.library import build
+from upstream_patch.simulate.lines import line_of
+from upstream_patch.simulate.source import Kernel
+
+Array = NDArray[Any]
+Order = Literal["in_order", "reversed", "skew", "lockstep", "random"]
+"""Which lane runs next. ``in_order``, ``reversed``: one warp as far as it can go, from the first or the last.
+``skew``: so too, from the warp that the seed names. ``lockstep``: a step of each warp in turn. ``random``: any, and a
+lane may be stopped at any access to memory. Async copies land late, early, or as it falls."""
+Sums = Literal["ascending", "descending", "pairwise", "exact", "truncating"]
+"""How a matrix product adds its exact terms to the accumulator. ``exact``: in fp64, rounded once. ``truncating``: what
+published experiments find on recent tensor cores, terms cut two bits past the greatest one's last."""
+Check = Literal["races", "unwritten_reads", "outputs", "bounds"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+SUMS: tuple[Sums, ...] = get_args(Sums)
+CHECKS: tuple[Check, ...] = get_args(Check)
+EXCUSED_MAX = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """An array in its own pages between two guard pages, at their end or ``offset`` bytes after their start.
+
+    An ``output`` begins as NaN bits; every byte of it must be written exactly once.
+    """
+
+    data: Array
+    output: bool = False
+    at_end: bool = False
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The first thing that went wrong; the launch ends there."""
+
+    kind: str
+    text: str
+    kernel: str
+    block: tuple[int, int, int]
+    lane: int | None
+    """In its block; None where no single lane did it."""
+    file: str | None
+    line: int | None
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}: " if self.file else ""
+        who = f", lane {self.lane}" if self.lane is not None else ""
+        return f"{where}{self.kind}: {self.text} [{self.kernel}, block {self.block}{who}]"
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a launch took. ``excused_reads`` are those of shared memory nobody wrote, at lines that may."""
+
+    seconds: float = 0.0
+    switches: int = 0
+    collectives: int = 0
+    barriers: int = 0
+    shared_accesses: int = 0
+    global_accesses: int = 0
+    copies: int = 0
+    excused_reads: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    faults: tuple[Fault, ...] = ()
+    stats: Stats = field(default_factory=Stats)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """``outputs`` in the order of the arguments."""
+
+    outputs: tuple[Array, ...]
+    report: Report
+
+
+class _Config(ctypes.Structure):  # mirrors native/engine.h
+    _fields_ = (
+        ("seed", ctypes.c_uint64),
+        ("order", ctypes.c_int),
+        ("sums", ctypes.c_int),
+        ("checks", ctypes.c_uint),
+        ("shared_bytes", ctypes.c_uint),
+        ("shared_limit", ctypes.c_uint),
+        ("fill", ctypes.c_uint),
+        ("excused", ctypes.c_uint * EXCUSED_MAX),
+    )
+
+
+_COUNTS = tuple(name for name in Stats.__dataclass_fields__ if name != "seconds")
+
+
+class _Report(ctypes.Structure):
+    _fields_ = (
+        ("failed", ctypes.c_int),
+        ("block", ctypes.c_int * 3),
+        ("lane", ctypes.c_int),
+        ("line", ctypes.c_int),
+        ("pc", ctypes.c_uint64),
+        ("kind", ctypes.c_char * 32),
+        ("file", ctypes.c_char * 256),
+        ("text", ctypes.c_char * 1024),
+        *((name, ctypes.c_uint64) for name in _COUNTS),
+    )
+
+
+@cache
+def _load(library: Path) -> Any:
+    loaded = ctypes.CDLL(str(library))
+    loaded.lane_sim_buffer.restype = ctypes.c_void_p
+    loaded.lane_sim_buffer.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_size_t]
+    loaded.lane_sim_release.restype = None
+    return loaded
+
+
+def run(
+    kernel: Kernel,
+    arguments: Sequence[Buffer | int],
+    grid: tuple[int, int, int],
+    group: tuple[int, int, int],
+    *,
+    shared_limit: int,
+    seed: int = 0,
+    order: Order = "in_order",
+    sums: Sums = "ascending",
+    checks: Sequence[Check] = CHECKS,
+    fill: int = 0xFF,
+    excused: Sequence[int] = (),
+) -> Run:
+    """Launch ``grid`` blocks of ``group`` lanes. An int argument is a C int; ``shared_limit`` is the device's.
+
+    Deterministic: the same arguments give the same bits and the same report. Shared memory starts as ``fill`` bytes in
+    every block; lines of the kernel in ``excused`` may read it unwritten. Not for use from several threads at once.
+    """
+    if len(excused) > EXCUSED_MAX:
+        raise UserError(f"at most {EXCUSED_MAX} lines can be excused, not {len(excused)}")
+    library = build(kernel)
+    native = _load(library)
+    mask = sum(1 << CHECKS.index(check) for check in set(checks))
+    lines = (ctypes.c_uint * EXCUSED_MAX)(*excused)
+    config = _Config(
+        seed, ORDERS.index(order), SUMS.index(sums), mask, kernel.shared_bytes, shared_limit, fill, lines
+    )
+    report = _Report()
+    try:
+        cells, outputs = _place(native, arguments)
+        pointers = (ctypes.c_void_p * max(1, len(cells)))(*(ctypes.addressof(cell) for cell in cells))
+        start = time.perf_counter()
+        native.lane_sim_launch(
+            ctypes.byref(config),
+            (ctypes.c_uint * 3)(*grid),
+            (ctypes.c_uint * 3)(*group),
+            pointers,
+            ctypes.byref(report),
+        )
+        seconds = time.perf_counter() - start
+        results = tuple(_read(address, data) for address, data in outputs)
+    finally:
+        native.lane_sim_release()
+    faults = (_fault(kernel, library, report),) if report.failed else ()
+    return Run(results, Report(faults, Stats(seconds, **{name: getattr(report, name) for name in _COUNTS})))
+
+
+def _place(native: Any, arguments: Sequence[Buffer | int]) -> tuple[list[Any], list[tuple[int, Array]]]:
+    """C cells that hold the arguments, and where the outputs are."""
+    cells: list[Any] = []
+    outputs: list[tuple[int, Array]] = []
+    for argument in arguments:
+        if isinstance(argument, int):
+            cells.append(ctypes.c_int(argument))
+            continue
+        data = np.ascontiguousarray(argument.data)
+        address = native.lane_sim_buffer(data.nbytes, argument.output, argument.at_end, argument.offset)
+        if not address:
+            raise UserError("the simulator has no memory, or no place, for another buffer: at most 16")
+        if argument.output:
+            outputs.append((address, data))
+        else:
+            ctypes.memmove(address, data.ctypes.data, data.nbytes)
+        cells.append(ctypes.c_void_p(address))
+    return cells, outputs
+
+
+def _read(address: int, like: Array) -> Array:
+    result = np.empty_like(like)
+    ctypes.memmove(result.ctypes.data, address, result.nbytes)
+    return result
+
+
+_PLACE = re.compile(r"<(?:pc (?P<pc>[0-9a-f]+)|(?P<file>[^<>:]*):(?P<line>\d+))>")
+
+
+def _fault(kernel: Kernel, library: Path, report: _Report) -> Fault:
+    def place(match: re.Match[str]) -> tuple[str, int] | None:
+        if match["pc"] is not None:
+            return line_of(library, int(match["pc"], 16))
+        return Path(match["file"]).name, int(match["line"])
+
+    def name(match: re.Match[str]) -> str:
+        found = place(match)
+        return f"{found[0]}:{found[1]}" if found else f"an unknown line (code at {match['pc']})"
+
+    text = report.text.decode(errors="replace")
+    file, line = Path(report.file.decode(errors="replace")).name, int(report.line)
+    head, bar, rest = text.partition(" | ")
+    own = _PLACE.fullmatch(head) if bar else None
+    found = (file, line) if line else place(own) if own else line_of(library, report.pc) if report.pc else None
+    return Fault(
+        kind=report.kind.decode(),
+        text=_PLACE.sub(name, rest if own else text),
+        kernel=kernel.name,
+        block=(report.block[0], report.block[1], report.block[2]),
+        lane=report.lane if report.lane >= 0 else None,
+        file=found[0] if found else None,
+        line=found[1] if found else None,
+    )

@@ -1,0 +1,168 @@
+"""A kernel compiled for this machine, kept under the hash of everything that went into it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.machine import CXX_FIX, Cxx, find_cxx
+from upstream_patch.simulate.source import Kernel
+
+NATIVE = Path(__file__).parent / "native"
+CACHE_VARIABLE = "UPSTREAM_PATCH_CACHE"
+_COMMON = ("-std=c++17", "-g", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-Wno-unknown-pragmas")
+_ENGINE = ("-O2", "-Wall", "-Wextra")
+_KERNEL = (
+    "-O1",
+    "-fsanitize=thread",
+    "-fsanitize=alignment,bool,bounds,enum,float-cast-overflow,integer-divide-by-zero,null,pointer-overflow,return,"
+    "shift,signed-integer-overflow,unreachable",
+    f"-I{NATIVE / 'cuda'}",
+)
+_FAMILY = {
+    # instrumented, but with our own run time; func-entry would need an unwinder
+    "zig": ("-fno-sanitize-trap=all", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    "clang": ("-fno-sanitize-trap=all", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    "gcc": ("--param=tsan-instrument-func-entry-exit=0", "-Wno-attributes"),
+}
+_LINK = {"zig": ("-nostdlib++",), "clang": ("-nostdlib++",), "gcc": ()}
+_UNKNOWN = (
+    re.compile(r"^(?P<at>[^\s:]+:\d+).*error: use of undeclared identifier '(?P<name>\w+)'", re.MULTILINE),
+    re.compile(r"^(?P<at>[^\s:]+:\d+).*error: unknown type name '(?P<name>\w+)'", re.MULTILINE),
+    re.compile(r"^(?P<at>[^\s:]+:\d+).*error: .(?P<name>\w+). was not declared in this scope", re.MULTILINE),
+    re.compile(r"^(?P<at>[^\s:]+:\d+).*error: there are no arguments to .(?P<name>\w+). that", re.MULTILINE),
+)
+
+
+class SimulatorCompileError(UserError):
+    """The simulator's compiler refused a kernel. The message is one line; ``log`` is all that the compiler said."""
+
+    exit_code = 1
+
+    def __init__(self, kernel: str, log: str) -> None:
+        unknown = next((match for pattern in _UNKNOWN if (match := pattern.search(log))), None)
+        if unknown is not None:
+            why = f"{unknown['at']} uses {unknown['name']}, which the simulator does not know"
+            why += f": give it a CPU meaning under {NATIVE.relative_to(NATIVE.parents[2])}/cuda"
+        elif "lane_sim_shared" in log and "section" in log:
+            why = "a static __shared__ array: the simulator knows only `extern __shared__`"
+        else:
+            lines = [line.strip() for line in log.splitlines() if "error" in line] or log.splitlines()[:1] or ["no word"]
+            why = lines[0]
+        super().__init__(f"{kernel} does not compile for the simulator: {why}")
+        self.log = log
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: $UPSTREAM_PATCH_CACHE, or a folder of the user's cache."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "mlx-upstream-patch"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mlx-upstream-patch"
+
+
+@cache
+def compiler() -> Cxx:
+    """Raises MissingTool with the way to get one."""
+    found = find_cxx()
+    if found is None:
+        raise MissingTool("no C++ compiler for the lane simulator", CXX_FIX)
+    return found
+
+
+def _run(command: Sequence[str], folder: Path, kernel: str) -> None:
+    done = subprocess.run(
+        list(command), cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    if done.returncode != 0:
+        raise SimulatorCompileError(kernel, done.stderr or done.stdout)
+
+
+def _digest(*parts: str) -> str:
+    return sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+@cache
+def _native_text() -> str:
+    files = sorted(path for path in NATIVE.rglob("*") if path.suffix in (".h", ".cpp", ".cuh"))
+    return "\0".join(f"{path.relative_to(NATIVE)}\0{path.read_text(encoding='utf-8')}" for path in files)
+
+
+def _identity(cxx: Cxx) -> str:
+    program = shutil.which(cxx.command[0]) or cxx.command[0]
+    status = Path(program).stat()
+    return f"{' '.join(cxx.command)} {status.st_size} {status.st_mtime_ns}"
+
+
+@cache
+def engine() -> tuple[Path, ...]:
+    """The engine's object files, compiled once."""
+    cxx = compiler()
+    home = cache_folder() / "simulate" / f"engine-{_digest(_identity(cxx), *_COMMON, *_ENGINE, _native_text())}"
+    sources = sorted(NATIVE.glob("*.cpp"))
+    if not home.is_dir():
+        with _workplace(home) as work:
+            quiet = ("-fno-sanitize=all",) if cxx.family != "gcc" else ()
+            for source in sources:
+                output = str(work.folder / f"{source.stem}.o")
+                _run([*cxx.command, *_COMMON, *_ENGINE, *quiet, "-c", str(source), "-o", output], work.folder, "engine")
+            work.done()
+    return tuple(home / f"{source.stem}.o" for source in sources)
+
+
+def build(kernel: Kernel) -> Path:
+    """The kernel's shared library; compiled when its hash is new. Raises SimulatorCompileError or MissingTool."""
+    cxx = compiler()
+    options = [*_COMMON, *_KERNEL, *_FAMILY[cxx.family]]
+    parts = [_identity(cxx), *options, _native_text(), kernel.unit]
+    parts += [part for file in sorted(kernel.files.items()) for part in file]
+    home = cache_folder() / "simulate" / _digest(*parts)
+    library = home / "kernel.so"
+    if not library.is_file():
+        with _workplace(home) as work:
+            for name, text in kernel.files.items():
+                (work.folder / name).write_text(text, encoding="utf-8")
+            (work.folder / "unit.cpp").write_text(kernel.unit, encoding="utf-8")
+            _run([*cxx.command, *options, "-c", "unit.cpp", "-o", "unit.o"], work.folder, kernel.name)
+            objects = [str(path) for path in engine()]
+            _run(
+                [*cxx.command, "-shared", *_LINK[cxx.family], "unit.o", *objects, "-o", "kernel.so"],
+                work.folder,
+                kernel.name,
+            )
+            (work.folder / "unit.o").unlink()
+            work.done()
+    return library
+
+
+class _workplace:
+    """A folder beside ``home`` that takes its place when all is done: other processes see it whole or not at all."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def __enter__(self) -> _workplace:
+        self.home.parent.mkdir(parents=True, exist_ok=True)
+        self.folder = Path(tempfile.mkdtemp(dir=self.home.parent, prefix="."))
+        return self
+
+    def done(self) -> None:
+        try:
+            self.folder.rename(self.home)
+        except OSError:
+            if not self.home.is_dir():  # else another process was first
+                raise
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,127 @@
+// The engine's own parts, and the C interface that Python drives. One launch at a time a process.
+#pragma once
+
+#include "fiber.h"
+#include "lane_sim.h"
+
+namespace lane_sim {
+
+constexpr unsigned kMaxLanes = 1024;
+constexpr unsigned kMaxWarps = kMaxLanes / kWarp;
+constexpr unsigned kMaxBuffers = 16;
+
+enum Order : int { kInOrder, kReversed, kSkew, kLockstep, kRandom };
+enum Check : unsigned { kRaces = 1, kUnwrittenReads = 2, kOutputs = 4, kBounds = 8 };
+enum Role : int { kInput, kOutput };
+
+// Mirrored in upstream_patch/simulate/native.py.
+struct Config {
+  uint64_t seed;
+  int order;
+  int sums;
+  unsigned checks;
+  unsigned shared_bytes;
+  unsigned shared_limit;
+  unsigned fill;
+  unsigned excused[8]; // lines of the kernel that may read shared memory nobody wrote
+};
+
+struct Report {
+  int failed;
+  int block[3];
+  int lane;
+  int line;
+  uint64_t pc; // within the library, where the compiler's own instrumentation found it
+  char kind[32];
+  char file[256];
+  char text[1024];
+  uint64_t switches, collectives, barriers, shared_accesses, global_accesses, copies, excused_reads;
+};
+
+struct Where { // of an access: a line of the kernel, or a place in its code
+  uint32_t id = 0;
+  static Where of(Site);
+  static Where of(const void* pc);
+  void describe(char* to, size_t size) const;
+};
+
+enum class State : uint8_t { ready, at_warp, at_block, done };
+
+struct Copy {
+  uint32_t to;
+  const char* from;
+  unsigned bytes;
+  uint32_t group;
+  bool landed;
+  Where where;
+};
+
+struct Lane {
+  void* sp = nullptr;
+  State state = State::done;
+  unsigned id = 0, lane = 0, warp = 0;
+  Dim3 index{};
+  Site site{};
+  const char* what = nullptr;
+  Collective act = nullptr;
+  void* slot = nullptr;
+  // Async copies: those in flight, and the group that the next one joins.
+  Copy* copies = nullptr;
+  unsigned copy_count = 0, copy_room = 0;
+  uint32_t group = 0;
+};
+
+struct Engine {
+  Config config{};
+  Report report{};
+  Stacks stacks;
+  Lane lanes[kMaxLanes];
+  Lane* current = nullptr; // null while the scheduler runs
+  void* scheduler = nullptr;
+  unsigned lane_count = 0, warp_count = 0;
+  Dim3 grid{}, block{}, at{};
+  uint64_t random_state = 1;
+  bool stopped = false;
+  void* const* arguments = nullptr;
+
+  uint32_t random();
+  // In a random schedule, lets other lanes run before a memory access.
+  void preempt();
+};
+extern Engine engine;
+
+// Ends the launch with the first fault. In a lane it does not return.
+void fail(const char* kind, Site site, const char* format, ...) __attribute__((format(printf, 3, 4)));
+void fail_at(const char* kind, const void* pc, const char* format, ...) __attribute__((format(printf, 3, 4)));
+
+// checker.cpp: who touched which byte of shared memory, and when in terms of barriers.
+void checker_begin_launch();
+void checker_begin_block();
+void checker_block_barrier();
+void checker_warp_barrier(unsigned warp);
+void check_shared(uint32_t offset, unsigned bytes, bool write, Where where);
+void check_copy_issued(uint32_t offset, unsigned bytes, Where where);
+void check_copy_done(uint32_t offset, unsigned bytes);
+
+// memory.cpp: buffers between guard pages.
+void check_global(const void* p, unsigned bytes, bool write, Where where);
+bool is_global(const void* p);
+void memory_begin_launch();
+void memory_end_launch();
+bool catch_faults(bool on);
+const void* module_base();
+
+// copies.cpp
+void copies_end_of_lane(Lane& lane);
+
+} // namespace lane_sim
+
+extern "C" {
+// A buffer of `bytes` between guard pages: at the end of its pages, or `offset` bytes after their start. Null: no memory.
+void* lane_sim_buffer(size_t bytes, int role, int at_end, size_t offset);
+void lane_sim_release();
+// Runs a grid. 0, or 1 with the fault in `report`.
+int lane_sim_launch(
+    const lane_sim::Config* config, const unsigned* grid, const unsigned* block, void* const* arguments,
+    lane_sim::Report* report);
+}

@@ -1,0 +1,94 @@
+"""Launch the small-M kernel on a problem's inputs, as the host code of the real one does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upstream_patch.errors import UserError
+from upstream_patch.kernels import Variant
+from upstream_patch.reference import F64, Inputs, from_bits, to_bits
+from upstream_patch.simulate.api import CHECKS, Buffer, Check, Order, Run, Sums, run
+from upstream_patch.simulate.source import Kernel, small_m_kernel
+
+FILE = "smxx_affine_qmm_small_m.cuh"
+EXCUSED = {
+    "load_shared_8(words ^ (32 * q))": "groups past K: their x is 0 and any nibble is finite, so they add 0",
+    "load_shared_8((words ^ (32 * q)) + 8 * 128)": "the same, eight columns further",
+}
+"""Reads of shared memory that nobody wrote, by the text of their line, and why each is right. Runs over two fills of
+the memory must agree bit for bit, which shows that the value does not matter."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the buffers lie: at the end of their pages, or these bytes after the start: x, w, scales, biases."""
+
+    at_end: bool = False
+    offsets: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+def excused_lines(kernel: Kernel) -> tuple[int, ...]:
+    """Today's line numbers of ``EXCUSED``."""
+    lines = kernel.files[FILE].splitlines()
+    found = [[number for number, line in enumerate(lines, 1) if text in line] for text in EXCUSED]
+    for text, numbers in zip(EXCUSED, found, strict=True):
+        if len(numbers) != 1:
+            raise UserError(f"the excused read {text!r} is on {len(numbers)} lines of {FILE}: look at its proof again")
+    return tuple(numbers[0] for numbers in found)
+
+
+def run_small_m(
+    variant: Variant,
+    blocks: int,
+    inputs: Inputs,
+    *,
+    shared_limit: int,
+    kernel: Kernel | None = None,
+    placement: Placement | None = None,
+    seed: int = 0,
+    order: Order = "in_order",
+    sums: Sums = "ascending",
+    fill: int = 0xFF,
+    checks: Sequence[Check] = CHECKS,
+) -> Run:
+    """``kernel`` takes the place of the variant's own, for mutations. The one output is [M, N] of stored bits."""
+    kernel = kernel or small_m_kernel(variant)
+    where = placement or Placement()
+    problem = inputs.problem
+
+    def stored(values: Any) -> NDArray[Any]:
+        return to_bits(np.asarray(values, np.float64), problem.dtype)
+
+    operands = (stored(inputs.x), inputs.packed, stored(inputs.scales), stored(inputs.biases))
+    buffers = [
+        Buffer(data, at_end=where.at_end, offset=offset) for data, offset in zip(operands, where.offsets, strict=True)
+    ]
+    out = Buffer(np.empty((problem.m, problem.n), np.uint16), output=True, at_end=where.at_end)
+    return run(
+        kernel,
+        [*buffers, out, problem.m, problem.n, problem.k],
+        (blocks, 1, 1),
+        (variant.threads, 1, 1),
+        shared_limit=shared_limit,
+        seed=seed,
+        order=order,
+        sums=sums,
+        fill=fill,
+        checks=checks,
+        excused=excused_lines(kernel),
+    )
+
+
+def row_alone(inputs: Inputs, row: int) -> Inputs:
+    """The same problem with one row of x."""
+    return replace(inputs, problem=inputs.problem.model_copy(update={"m": 1}), x=inputs.x[row : row + 1])
+
+
+def values(run: Run, inputs: Inputs) -> F64:
+    """The output as fp64."""
+    return from_bits(run.outputs[0], inputs.problem.dtype)

@@ -1,0 +1,63 @@
+"""A kernel as the simulator takes it: its files, the unit that calls it, and edits of both for mutation tests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from upstream_patch.errors import UserError
+from upstream_patch.kernels import Variant, closure
+
+INTRINSICS = "intrinsics.cuh"
+"""The one file of a CUDA kernel that the simulator replaces by its own."""
+_ARENA = re.compile(r"extern\s+__shared__[^;]*?(\w+)\s*\[\s*\]\s*;")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel: ``files`` are written side by side as they are, ``unit`` is the text that is compiled."""
+
+    name: str
+    files: Mapping[str, str]
+    unit: str
+    shared_bytes: int
+    """Dynamic shared memory of a block."""
+
+    def edited(self, name: str, file: str, old: str, new: str, occurrence: int | None = None) -> Kernel:
+        """A copy with one piece of a file replaced: the only one, or the one of that number, counted from 0."""
+        text = self.files[file]
+        places = [match.start() for match in re.finditer(re.escape(old), text)]
+        if not places or (occurrence is None and len(places) > 1) or (occurrence or 0) >= len(places):
+            raise UserError(f"{self.name}: {old!r} is {len(places)} times in {file}; the mutation does not fit it")
+        at = places[occurrence or 0]
+        changed = text[:at] + new + text[at + len(old) :]
+        return replace(self, name=f"{self.name}:{name}", files={**self.files, file: changed})
+
+
+def cuda_kernel(name: str, files: Mapping[str, str], function: str, shared_bytes: int) -> Kernel:
+    """``function`` is the CUDA text of ``extern "C" __global__ void name(...)``; ``files`` are included before it.
+
+    Every file is compiled unchanged, but the simulator's own intrinsics header stands in for the real one.
+    """
+    own = {file: text for file, text in files.items() if file != INTRINSICS}
+    arenas = set(_ARENA.findall("\n".join([*own.values(), function])))
+    if len(arenas) > 1:
+        raise UserError(f"{name}: one name for the dynamic shared memory, please, not {', '.join(sorted(arenas))}")
+    arena = arenas.pop() if arenas else "lane_sim_no_shared"
+    includes = "".join(f'#include "{file}"\n' for file in own)
+    unit = f"""#include "{INTRINSICS}"
+extern "C" {{
+__shared__ __attribute__((aligned(16384))) char {arena}[262144];
+char* const lane_sim_arena = {arena};
+}}
+{includes}#line 1 "{name}.cu"
+{function}
+extern "C" void lane_sim_call(void* const* arguments) {{ lane_sim::call(&{name}, arguments); }}
+"""
+    return Kernel(name, own, unit, shared_bytes)
+
+
+def small_m_kernel(variant: Variant) -> Kernel:
+    """The small-M kernel, from the very files that the GPU runs."""
+    return cuda_kernel(variant.name, closure("small_m"), variant.entry_function(), variant.shared_bytes)
