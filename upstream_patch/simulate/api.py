@@ -150,7 +150,7 @@ def run(
     """Launch ``grid`` blocks of ``group`` lanes. An int argument is a C int; ``shared_limit`` is the device's.
 
     Deterministic: the same arguments give the same bits and the same report. Shared memory starts as ``fill`` bytes in
-    every block; lines of the kernel in ``excused`` may read it unwritten. Not for use from several threads at once.
+    every block; lines of the kernel in ``excused`` may read it unwritten, or index past an array's end. Not for use from several threads at once.
     """
     if len(excused) > EXCUSED_MAX:
         raise UserError(f"at most {EXCUSED_MAX} lines can be excused, not {len(excused)}")

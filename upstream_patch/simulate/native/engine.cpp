@@ -340,7 +340,6 @@ extern "C" int lane_sim_launch(
   } else if (!engine.stacks.reserve(engine.lane_count)) {
     fail("launch", nowhere, "no memory for %u stacks", engine.lane_count);
   } else {
-    checker_begin_launch();
     memory_begin_launch();
     catch_faults(true);
     for (unsigned z = 0; z < grid[2] && !engine.stopped; ++z) {

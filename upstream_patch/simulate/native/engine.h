@@ -23,7 +23,7 @@ struct Config {
   unsigned shared_bytes;
   unsigned shared_limit;
   unsigned fill;
-  unsigned excused[8]; // lines of the kernel that may read shared memory nobody wrote
+  unsigned excused[8]; // lines that may read shared memory nobody wrote, or index past an array's end
 };
 
 struct Report {
@@ -95,7 +95,7 @@ void fail(const char* kind, Site site, const char* format, ...) __attribute__((f
 void fail_at(const char* kind, const void* pc, const char* format, ...) __attribute__((format(printf, 3, 4)));
 
 // checker.cpp: who touched which byte of shared memory, and when in terms of barriers.
-void checker_begin_launch();
+bool is_excused(unsigned line);
 void checker_begin_block();
 void checker_block_barrier();
 void checker_warp_barrier(unsigned warp);

@@ -146,7 +146,11 @@ UNDEFINED(mul_overflow, "overflow", "signed multiplication overflows")
 UNDEFINED(negate_overflow, "overflow", "signed negation overflows")
 UNDEFINED(divrem_overflow, "arithmetic", "division by zero, or a quotient that does not fit")
 UNDEFINED(shift_out_of_bounds, "overflow", "a shift by more than the width, or of a bit past it")
-UNDEFINED(out_of_bounds, "out of bounds", "an array index past the array's end")
+void __ubsan_handle_out_of_bounds(SourceLocation* at) {
+  if (!lane_sim::is_excused(at->line)) {
+    lane_sim::fail("out of bounds", {at->file, static_cast<int>(at->line)}, "an array index past the array's end");
+  }
+}
 UNDEFINED(pointer_overflow, "overflow", "pointer arithmetic wraps around")
 UNDEFINED(float_cast_overflow, "overflow", "a floating-point value does not fit the integer")
 UNDEFINED(load_invalid_value, "arithmetic", "a bool or enum holds a value it cannot have")

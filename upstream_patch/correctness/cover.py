@@ -1,0 +1,132 @@
+"""Which launches the lane simulator tries: a pairwise cover of everything a launch of the small-M kernel varies in."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, product
+
+from upstream_patch.kernels import Variant
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, TILE, DeviceClass, SmallM
+from upstream_patch.problem import DType, Problem
+from upstream_patch.reference import DISTRIBUTIONS, Distribution
+from upstream_patch.simulate import ORDERS, SUMS, Order, Placement, Sums
+
+SEED = 20260731
+CASES = 2600
+FULL_CASES = 20_000
+_K = {
+    # by warps: tuning picks them from K
+    4: (64, 128, 192, 256, 320, 576, 960, 1024),
+    8: (1088, 1152, 1280, 1536, 1600, 1984, 2048),
+    16: (2112, 2560, 4096, 4160, 4608, 8256),
+}
+_N = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 48, 64, 65, 80, 112, 129, 144, 208)
+_OFFSETS = ((0, 0, 0, 0), (2, 0, 0, 0), (0, 4, 0, 0), (0, 0, 2, 0), (0, 0, 0, 2), (6, 4, 10, 14), (8, 8, 8, 8), (16, 16, 16, 16))
+_DTYPES: tuple[DType, ...] = ("bf16", "f16")
+
+
+@dataclass(frozen=True)
+class Picks:
+    """(stages, batch) by rows, and the tightest shared memory of the devices that use them."""
+
+    name: str
+    by_rows: tuple[tuple[int, int], tuple[int, int]]
+    shared_limit: int
+
+    def tuning(self, m: int, warps: int) -> SmallM:
+        return SmallM(8 if m <= 8 else 16, warps, *self.by_rows[m > 8])
+
+
+def all_picks() -> tuple[Picks, ...]:
+    """Every row of the tuning tables that some device class can launch."""
+    found: dict[tuple[tuple[int, int], tuple[int, int]], tuple[str, DeviceClass]] = {}
+    for device in DEVICE_CLASSES.values():
+        for kind, table in (("deep", device.deep), ("shallow", device.shallow)):
+            key = (table[8], table[16])
+            if key not in found or device.shared_per_block < found[key][1].shared_per_block:
+                found[key] = (f"{device.name} {kind}", device)
+    return tuple(Picks(name, key, device.shared_per_block) for key, (name, device) in found.items())
+
+
+@dataclass(frozen=True)
+class SimCase:
+    """One launch, and how it is scheduled."""
+
+    picks: Picks
+    warps: int
+    problem: Problem
+    blocks: int
+    distribution: Distribution
+    placement: Placement
+    order: Order
+    other_order: Order
+    sums: Sums
+    fill: int
+    seed: int
+
+    def variant(self, m: int) -> Variant:
+        """The instance for ``m`` rows of this problem."""
+        return Variant(self.problem.dtype, self.picks.tuning(m, self.warps))
+
+    @property
+    def id(self) -> str:
+        where = "end" if self.placement.at_end else "+".join(map(str, self.placement.offsets))
+        return (
+            f"{self.problem.id} {self.variant(self.problem.m).name} blocks={self.blocks} {self.distribution} "
+            f"at={where} {self.order}/{self.other_order} {self.sums} fill={self.fill:#x} seed={self.seed}"
+        )
+
+
+_FACTORS: tuple[tuple[object, ...], ...] = (
+    tuple(product(all_picks(), _K, _DTYPES, (False, True))),  # picks, warps, dtype, more than 8 rows
+    tuple(range(8)),  # m - 1 or m - 9
+    tuple(range(24)),  # index into the K of these warps
+    _N,
+    (1, 2, 3, 0),  # blocks; 0: one a tile
+    DISTRIBUTIONS,
+    tuple(Placement(True, (0, 0, 0, 0)) if i is None else Placement(False, i) for i in (None, *_OFFSETS)),
+    ORDERS,
+    ORDERS,
+    SUMS,
+    (0xFF, 0x00, 0xA5),
+)
+
+
+def _rows(count: int, rng: random.Random) -> Iterator[tuple[object, ...]]:
+    """Rows in which all pairs of levels of two factors occur, as far as ``count`` allows: each is the best of a few."""
+    sizes = [len(factor) for factor in _FACTORS]
+    pairs = list(combinations(range(len(sizes)), 2))
+    missing = {(a, b): set(product(range(sizes[a]), range(sizes[b]))) for a, b in pairs}
+    for _ in range(count):
+        best, gain = [rng.randrange(size) for size in sizes], -1
+        for _ in range(4):
+            row = [rng.randrange(size) for size in sizes]
+            # begin from a pair that no row has yet
+            wanted = [pair for pair in rng.sample(pairs, 3) if missing[pair]]
+            for a, b in wanted[:1]:
+                row[a], row[b] = next(iter(missing[a, b]))
+            new = sum((row[a], row[b]) in missing[a, b] for a, b in pairs)
+            if new > gain:
+                best, gain = row, new
+        for a, b in pairs:
+            missing[a, b].discard((best[a], best[b]))
+        yield tuple(factor[i] for factor, i in zip(_FACTORS, best, strict=True))
+
+
+def cover(count: int = CASES, seed: int = SEED) -> list[SimCase]:
+    """``count`` cases, the same for the same seed, sorted so that neighbours share an instance."""
+    rng = random.Random(seed)
+    cases = []
+    for number, row in enumerate(_rows(count, rng)):
+        (picks, warps, dtype, many), m, k, n, blocks, distribution, placement, order, other, sums, fill = row  # type: ignore[misc, has-type]
+        ks = _K[warps]
+        problem = Problem(m=m + (9 if many else 1), n=n, k=ks[k % len(ks)], dtype=dtype)
+        tiles = -(-n // TILE)
+        cases.append(
+            SimCase(
+                picks, warps, problem, min(blocks or tiles, tiles), distribution, placement, order, other, sums, fill, number
+            )
+        )  # fmt: skip
+    return sorted(cases, key=lambda case: (case.variant(case.problem.m).name, case.seed))

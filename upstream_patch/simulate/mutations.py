@@ -1,0 +1,79 @@
+"""Faults planted in the small-M kernel. Each must be found, or the checks are blind."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from upstream_patch.simulate.small_m import FILE
+from upstream_patch.simulate.source import Kernel
+
+BARRIERS = re.compile(r"(?:__syncthreads\(\)|__syncwarp\(\)|copy_async_wait<[^>]*>\(\));")
+EQUIVALENT: dict[str, str] = {}
+"""Barriers whose removal changes nothing, by their line's text, each with its proof. Today every one is needed."""
+
+
+@dataclass(frozen=True)
+class Plant:
+    """``old`` becomes ``new`` in the kernel's file; one of ``kinds`` of fault must be reported."""
+
+    name: str
+    old: str
+    new: str
+    kinds: tuple[str, ...]
+    odd_x: bool = False
+    """x starts two bytes past a 16-byte boundary."""
+
+    def apply(self, kernel: Kernel) -> Kernel:
+        return kernel.edited(self.name, FILE, self.old, self.new)
+
+
+WRONG_ANSWER = "wrong answer"
+PLANTS = (
+    Plant(
+        "a barrier of the block deleted",
+        "__syncthreads(); // this phase's scales",
+        "// this phase's scales",
+        ("race", "unwritten read"),
+    ),
+    Plant(
+        "a wait for one group too few",
+        "copy_async_wait<kStages - 2>();\n        __syncwarp();",
+        "copy_async_wait<kStages - 1>();\n        __syncwarp();",
+        ("race",),
+    ),
+    Plant("a barrier of the warp that one lane skips", "__syncwarp(); //", "if (lane) __syncwarp(); //", ("deadlock", "divergence")),
+    Plant("a barrier of the block that one warp skips", "__syncthreads(); // every", "if (warp) __syncthreads(); // every", ("deadlock", "divergence")),
+    Plant("a unit of weights one too far", "g0 * (kGroup / 2) + c * 16 +", "g0 * (kGroup / 2) + (c + 1) * 16 +", ("out of bounds",)),
+    Plant("a store past the shared memory", "store_shared_16(partial + 512 * j,", "store_shared_16(partial + 512 * j + sizeof(Shared),", ("out of bounds",)),
+    Plant("a column that nobody writes", "if (column < n) {", "if (column + 1 < n) {", ("never written",)),
+    Plant("a column that two lanes write", "e < count * kPerTile; e += kThreads", "e < count * kPerTile; e += kThreads / 2", ("written twice",)),
+    Plant("a vector load of any address", "is_aligned(biases, 16) &&\n        is_aligned(x, 16)", "is_aligned(biases, 16)", ("misaligned",), odd_x=True),
+    Plant("an int that overflows", "groups = k / kGroup;", "groups = k * (1 << 30) / kGroup;", ("overflow",)),
+    Plant("an input written", "to[0] = N4::from_float(sum.x);", "const_cast<T*>(x)[0] = N4::from_float(sum.x);", ("write to an input",)),
+    Plant("a sum of the wrong lane", "odd = shuffle(s.y, g / 2)", "odd = shuffle(s.y, g / 2 + 1)", (WRONG_ANSWER,)),
+    Plant("a column's scale for its neighbour", "const float f1 = q % 2 ? N4::high(pair1) : N4::low(pair1);", "const float f1 = q % 2 ? N4::low(pair1) : N4::high(pair1);", (WRONG_ANSWER,)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """One barrier of the kernel, and the kernel without it."""
+
+    line: int
+    text: str
+    kernel: Kernel
+
+
+def without_each_barrier(kernel: Kernel) -> tuple[Barrier, ...]:
+    """Every ``__syncthreads``, ``__syncwarp`` and ``copy_async_wait`` of the kernel's file, one deleted at a time."""
+    text = kernel.files[FILE]
+    found = []
+    seen: dict[str, int] = {}
+    for match in BARRIERS.finditer(text):
+        occurrence = seen.get(match.group(), 0)
+        seen[match.group()] = occurrence + 1
+        line = text.count("\n", 0, match.start()) + 1
+        name = f"line {line} without {match.group()}"
+        found.append(Barrier(line, match.group(), kernel.edited(name, FILE, match.group(), "", occurrence)))
+    return tuple(found)
