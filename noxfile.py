@@ -25,6 +25,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 PINS = ("--constraint", "constraints.txt")
 # MLX's CUDA wheel wants an NVIDIA driver; everywhere else the CPU wheel (on macOS: the Metal one) does.
 MLX = "cuda" if sys.platform == "linux" and shutil.which("nvidia-smi") else "cpu"
+EXTRAS = (MLX, "compile", "simulate")
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,10 @@ class Verb:
 
 
 VERBS = (
-    Verb("contribution", ("contribution",), "The main job: every stage from doctor to drafts.", (MLX, "compile")),
+    Verb("contribution", ("contribution",), "The main job: every stage from doctor to drafts.", EXTRAS),
     Verb("doctor", ("doctor",), "What this machine has, and what each missing piece would enable."),
     Verb("build", ("build",), "Compile the kernels for every architecture; no GPU needed.", ("compile",)),
+    Verb("simulate", ("simulate",), "Run the kernel on the CPU with every check; no GPU needed.", ("simulate",)),
     Verb("correctness", ("correctness",), "Run the matrix on a CUDA GPU and record it."),
     Verb("bench", ("bench",), "Time stock against ours on a CUDA GPU and record it."),
     Verb("profile", ("profile",), "Profile stock and ours with Nsight Compute and record it."),
@@ -77,7 +79,7 @@ for _verb in VERBS:
 @nox.session
 def tests(session: nox.Session) -> None:
     """The tests; those that need a GPU skip with a reason where there is none."""
-    install(session, extras=(MLX, "compile"), group="test")
+    install(session, extras=EXTRAS, group="test")
     session.run(python(session), "-m", "pytest", *session.posargs)
 
 

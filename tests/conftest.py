@@ -37,7 +37,13 @@ def _missing_nvrtc() -> str | None:
     return None if find_nvrtc() else f"no NVRTC: {NVRTC_FIX}"
 
 
-NEEDS = {"needs_cuda": _missing_cuda, "needs_compile": _missing_nvrtc}
+def _missing_cxx() -> str | None:
+    from upstream_patch.machine import CXX_FIX, find_cxx
+
+    return None if find_cxx() else f"no C++ compiler for the lane simulator: {CXX_FIX}"
+
+
+NEEDS = {"needs_cuda": _missing_cuda, "needs_compile": _missing_nvrtc, "needs_simulator": _missing_cxx}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

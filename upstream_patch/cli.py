@@ -106,6 +106,26 @@ def correctness(evidence: Evidence = EVIDENCE) -> None:
 
 
 @app.command()
+def simulate(
+    full: Annotated[bool, typer.Option("--full", help="Many more cases: for a nightly run.")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Time and memory a tile, too.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Of the cover: another one gives other cases.")] = None,
+) -> None:
+    """Run the kernel on this machine's CPU, with race, bounds and barrier checks. Needs no GPU."""
+    from upstream_patch.correctness.cover import CASES, FULL_CASES, SEED, cover
+    from upstream_patch.correctness.simulated import simulate_cover, verdict
+    from upstream_patch.terminal import bar
+
+    with bar("simulating") as advance:
+        summary = simulate_cover(cover(FULL_CASES if full else CASES, SEED if seed is None else seed), advance)
+    for failure in summary.failures[:20]:
+        print(failure)
+    if stats:
+        print(summary.per_tile)
+    print(verdict(summary))
+
+
+@app.command()
 def bench(suite: Suite = SUITE, evidence: Evidence = EVIDENCE) -> None:
     """Time stock against ours on this machine's CUDA GPU and record it."""
     from upstream_patch.recording import record_bench

@@ -73,6 +73,18 @@ def _correctness(context: Context) -> Stored:
     return record_correctness(context.command, context.evidence)
 
 
+def _simulate(context: Context) -> Result:
+    from upstream_patch.correctness.cover import cover
+    from upstream_patch.correctness.simulated import simulate_cover, verdict
+    from upstream_patch.terminal import bar
+
+    with bar("simulating") as advance:
+        summary = simulate_cover(cover(), advance)
+    for failure in summary.failures[:20]:
+        context.console.print(failure, style="red", markup=False)
+    return Result(Outcome.RAN, verdict(summary))
+
+
 def _bench(context: Context) -> Stored:
     from upstream_patch.recording import record_bench
 
@@ -113,7 +125,7 @@ STAGES = (
     Stage("doctor", _doctor),
     Stage("build", _build),
     Stage("correctness", _measured("correctness", _correctness), needs=("build",)),
-    Stage("simulate", _not_built("the lane simulator, which runs the kernels on a CPU")),
+    Stage("simulate", _simulate),
     Stage("bench", _measured("bench", _bench), needs=("correctness",)),
     Stage("profile", _measured("ncu", _profile), needs=("correctness",)),
     Stage("decode", _not_built("end-to-end decode with mlx-lm")),

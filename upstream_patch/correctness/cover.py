@@ -23,7 +23,16 @@ _K = {
     16: (2112, 2560, 4096, 4160, 4608, 8256),
 }
 _N = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 48, 64, 65, 80, 112, 129, 144, 208)
-_OFFSETS = ((0, 0, 0, 0), (2, 0, 0, 0), (0, 4, 0, 0), (0, 0, 2, 0), (0, 0, 0, 2), (6, 4, 10, 14), (8, 8, 8, 8), (16, 16, 16, 16))
+_OFFSETS = (
+    (0, 0, 0, 0),
+    (2, 0, 0, 0),
+    (0, 4, 0, 0),
+    (0, 0, 2, 0),
+    (0, 0, 0, 2),
+    (6, 4, 10, 14),
+    (8, 8, 8, 8),
+    (16, 16, 16, 16),
+)
 _DTYPES: tuple[DType, ...] = ("bf16", "f16")
 
 
@@ -79,54 +88,77 @@ class SimCase:
         )
 
 
-_FACTORS: tuple[tuple[object, ...], ...] = (
-    tuple(product(all_picks(), _K, _DTYPES, (False, True))),  # picks, warps, dtype, more than 8 rows
-    tuple(range(8)),  # m - 1 or m - 9
-    tuple(range(24)),  # index into the K of these warps
-    _N,
-    (1, 2, 3, 0),  # blocks; 0: one a tile
-    DISTRIBUTIONS,
-    tuple(Placement(True, (0, 0, 0, 0)) if i is None else Placement(False, i) for i in (None, *_OFFSETS)),
-    ORDERS,
-    ORDERS,
-    SUMS,
-    (0xFF, 0x00, 0xA5),
+_INSTANCES = tuple(product(all_picks(), _K, _DTYPES, (0, 8)))
+"""Picks, warps, dtype, and how many rows M is more than."""
+_PLACEMENTS = (Placement(at_end=True), *(Placement(offsets=offsets) for offsets in _OFFSETS))
+_BLOCKS = (1, 2, 3, None)
+"""None: one a tile."""
+_FILLS = (0xFF, 0x00, 0xA5)
+_LEVELS = tuple(
+    len(factor)
+    for factor in (
+        _INSTANCES,
+        range(8),  # M
+        range(24),  # index into the K of the instance's warps
+        _N,
+        _BLOCKS,
+        DISTRIBUTIONS,
+        _PLACEMENTS,
+        ORDERS,
+        ORDERS,
+        SUMS,
+        _FILLS,
+    )
 )
 
 
-def _rows(count: int, rng: random.Random) -> Iterator[tuple[object, ...]]:
+def _rows(count: int, rng: random.Random) -> Iterator[list[int]]:
     """Rows in which all pairs of levels of two factors occur, as far as ``count`` allows: each is the best of a few."""
-    sizes = [len(factor) for factor in _FACTORS]
-    pairs = list(combinations(range(len(sizes)), 2))
-    missing = {(a, b): set(product(range(sizes[a]), range(sizes[b]))) for a, b in pairs}
+    pairs = list(combinations(range(len(_LEVELS)), 2))
+    missing = {(a, b): set(product(range(_LEVELS[a]), range(_LEVELS[b]))) for a, b in pairs}
     for _ in range(count):
-        best, gain = [rng.randrange(size) for size in sizes], -1
+        best, gain = [rng.randrange(levels) for levels in _LEVELS], -1
         for _ in range(4):
-            row = [rng.randrange(size) for size in sizes]
+            row = [rng.randrange(levels) for levels in _LEVELS]
             # begin from a pair that no row has yet
-            wanted = [pair for pair in rng.sample(pairs, 3) if missing[pair]]
-            for a, b in wanted[:1]:
-                row[a], row[b] = next(iter(missing[a, b]))
+            for a, b in [pair for pair in rng.sample(pairs, 3) if missing[pair]][:1]:
+                row[a], row[b] = min(missing[a, b])
             new = sum((row[a], row[b]) in missing[a, b] for a, b in pairs)
             if new > gain:
                 best, gain = row, new
         for a, b in pairs:
             missing[a, b].discard((best[a], best[b]))
-        yield tuple(factor[i] for factor, i in zip(_FACTORS, best, strict=True))
+        yield best
 
 
 def cover(count: int = CASES, seed: int = SEED) -> list[SimCase]:
     """``count`` cases, the same for the same seed, sorted so that neighbours share an instance."""
-    rng = random.Random(seed)
     cases = []
-    for number, row in enumerate(_rows(count, rng)):
-        (picks, warps, dtype, many), m, k, n, blocks, distribution, placement, order, other, sums, fill = row  # type: ignore[misc, has-type]
-        ks = _K[warps]
-        problem = Problem(m=m + (9 if many else 1), n=n, k=ks[k % len(ks)], dtype=dtype)
-        tiles = -(-n // TILE)
-        cases.append(
-            SimCase(
-                picks, warps, problem, min(blocks or tiles, tiles), distribution, placement, order, other, sums, fill, number
-            )
-        )  # fmt: skip
+    for number, row in enumerate(_rows(count, random.Random(seed))):
+        picks, warps, dtype, above = _INSTANCES[row[0]]
+        problem = Problem(m=above + 1 + row[1], n=_N[row[3]], k=_K[warps][row[2] % len(_K[warps])], dtype=dtype)
+        tiles = -(-problem.n // TILE)
+        case = SimCase(
+            picks=picks,
+            warps=warps,
+            problem=problem,
+            blocks=min(_BLOCKS[row[4]] or tiles, tiles),
+            distribution=DISTRIBUTIONS[row[5]],
+            placement=_PLACEMENTS[row[6]],
+            order=ORDERS[row[7]],
+            other_order=ORDERS[row[8]],
+            sums=SUMS[row[9]],
+            fill=_FILLS[row[10]],
+            seed=number,
+        )
+        cases.append(case)
     return sorted(cases, key=lambda case: (case.variant(case.problem.m).name, case.seed))
+
+
+def uncovered_pairs(count: int = CASES, seed: int = SEED) -> int:
+    """How many pairs of levels of two factors never occur together."""
+    rows = list(_rows(count, random.Random(seed)))
+    return sum(
+        _LEVELS[a] * _LEVELS[b] - len({(row[a], row[b]) for row in rows})
+        for a, b in combinations(range(len(_LEVELS)), 2)
+    )

@@ -150,7 +150,8 @@ def run(
     """Launch ``grid`` blocks of ``group`` lanes. An int argument is a C int; ``shared_limit`` is the device's.
 
     Deterministic: the same arguments give the same bits and the same report. Shared memory starts as ``fill`` bytes in
-    every block; lines of the kernel in ``excused`` may read it unwritten, or index past an array's end. Not for use from several threads at once.
+    every block. Lines of the kernel in ``excused`` may read it unwritten, or index past an array's end. One launch at a
+    time in a process.
     """
     if len(excused) > EXCUSED_MAX:
         raise UserError(f"at most {EXCUSED_MAX} lines can be excused, not {len(excused)}")
@@ -158,9 +159,7 @@ def run(
     native = _load(library)
     mask = sum(1 << CHECKS.index(check) for check in set(checks))
     lines = (ctypes.c_uint * EXCUSED_MAX)(*excused)
-    config = _Config(
-        seed, ORDERS.index(order), SUMS.index(sums), mask, kernel.shared_bytes, shared_limit, fill, lines
-    )
+    config = _Config(seed, ORDERS.index(order), SUMS.index(sums), mask, kernel.shared_bytes, shared_limit, fill, lines)
     report = _Report()
     try:
         cells, outputs = _place(native, arguments)

@@ -24,17 +24,19 @@ _ENGINE = ("-O2", "-Wall", "-Wextra")
 _KERNEL = (
     "-O1",
     "-fsanitize=thread",
-    "-fsanitize=alignment,bool,bounds,enum,float-cast-overflow,integer-divide-by-zero,null,pointer-overflow,return,"
-    "shift,signed-integer-overflow,unreachable",
+    "-fsanitize=alignment,bool,enum,float-cast-overflow,integer-divide-by-zero,null,pointer-overflow,return,shift,"
+    "signed-integer-overflow,unreachable",
     f"-I{NATIVE / 'cuda'}",
 )
 _FAMILY = {
     # instrumented, but with our own run time; func-entry would need an unwinder
-    "zig": ("-fno-sanitize-trap=all", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
-    "clang": ("-fno-sanitize-trap=all", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
-    "gcc": ("--param=tsan-instrument-func-entry-exit=0", "-Wno-attributes"),
+    "zig": ("-fsanitize=array-bounds", "-fno-sanitize-trap=all", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    "clang": ("-fsanitize=array-bounds", "-fno-sanitize-trap=all", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    "gcc": ("-fsanitize=bounds", "--param=tsan-instrument-func-entry-exit=0", "-Wno-attributes"),
 }
 _LINK = {"zig": ("-nostdlib++",), "clang": ("-nostdlib++",), "gcc": ()}
+# What the compiler's instrumentation calls must all be ours; a name we lack is an error here, not where it is loaded.
+_WHOLE = ("-Wl,-z,defs",) if sys.platform == "linux" else ()
 _UNKNOWN = (
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: use of undeclared identifier '(?P<name>\w+)'", re.MULTILINE),
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: unknown type name '(?P<name>\w+)'", re.MULTILINE),
@@ -56,7 +58,9 @@ class SimulatorCompileError(UserError):
         elif "lane_sim_shared" in log and "section" in log:
             why = "a static __shared__ array: the simulator knows only `extern __shared__`"
         else:
-            lines = [line.strip() for line in log.splitlines() if "error" in line] or log.splitlines()[:1] or ["no word"]
+            lines = (
+                [line.strip() for line in log.splitlines() if "error" in line] or log.splitlines()[:1] or ["no word"]
+            )
             why = lines[0]
         super().__init__(f"{kernel} does not compile for the simulator: {why}")
         self.log = log
@@ -112,7 +116,7 @@ def engine() -> tuple[Path, ...]:
     home = cache_folder() / "simulate" / f"engine-{_digest(_identity(cxx), *_COMMON, *_ENGINE, _native_text())}"
     sources = sorted(NATIVE.glob("*.cpp"))
     if not home.is_dir():
-        with _workplace(home) as work:
+        with _Workplace(home) as work:
             quiet = ("-fno-sanitize=all",) if cxx.family != "gcc" else ()
             for source in sources:
                 output = str(work.folder / f"{source.stem}.o")
@@ -130,14 +134,14 @@ def build(kernel: Kernel) -> Path:
     home = cache_folder() / "simulate" / _digest(*parts)
     library = home / "kernel.so"
     if not library.is_file():
-        with _workplace(home) as work:
+        with _Workplace(home) as work:
             for name, text in kernel.files.items():
                 (work.folder / name).write_text(text, encoding="utf-8")
             (work.folder / "unit.cpp").write_text(kernel.unit, encoding="utf-8")
             _run([*cxx.command, *options, "-c", "unit.cpp", "-o", "unit.o"], work.folder, kernel.name)
             objects = [str(path) for path in engine()]
             _run(
-                [*cxx.command, "-shared", *_LINK[cxx.family], "unit.o", *objects, "-o", "kernel.so"],
+                [*cxx.command, "-shared", *_LINK[cxx.family], *_WHOLE, "unit.o", *objects, "-o", "kernel.so"],
                 work.folder,
                 kernel.name,
             )
@@ -146,13 +150,13 @@ def build(kernel: Kernel) -> Path:
     return library
 
 
-class _workplace:
+class _Workplace:
     """A folder beside ``home`` that takes its place when all is done: other processes see it whole or not at all."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
 
-    def __enter__(self) -> _workplace:
+    def __enter__(self) -> _Workplace:
         self.home.parent.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(dir=self.home.parent, prefix="."))
         return self

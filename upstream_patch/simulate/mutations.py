@@ -42,18 +42,59 @@ PLANTS = (
         "copy_async_wait<kStages - 1>();\n        __syncwarp();",
         ("race",),
     ),
-    Plant("a barrier of the warp that one lane skips", "__syncwarp(); //", "if (lane) __syncwarp(); //", ("deadlock", "divergence")),
-    Plant("a barrier of the block that one warp skips", "__syncthreads(); // every", "if (warp) __syncthreads(); // every", ("deadlock", "divergence")),
-    Plant("a unit of weights one too far", "g0 * (kGroup / 2) + c * 16 +", "g0 * (kGroup / 2) + (c + 1) * 16 +", ("out of bounds",)),
-    Plant("a store past the shared memory", "store_shared_16(partial + 512 * j,", "store_shared_16(partial + 512 * j + sizeof(Shared),", ("out of bounds",)),
+    Plant(
+        "a barrier of the warp that one lane skips",
+        "__syncwarp(); //",
+        "if (lane) __syncwarp(); //",
+        ("deadlock", "divergence"),
+    ),
+    Plant(
+        "a barrier of the block that one warp skips",
+        "__syncthreads(); // every",
+        "if (warp) __syncthreads(); // every",
+        ("deadlock", "divergence"),
+    ),
+    Plant(
+        "a unit of weights one too far",
+        "g0 * (kGroup / 2) + c * 16 +",
+        "g0 * (kGroup / 2) + (c + 1) * 16 +",
+        ("out of bounds",),
+    ),
+    Plant(
+        "a store past the shared memory",
+        "store_shared_16(partial + 512 * j,",
+        "store_shared_16(partial + 512 * j + sizeof(Shared),",
+        ("out of bounds",),
+    ),
     Plant("a column that nobody writes", "if (column < n) {", "if (column + 1 < n) {", ("never written",)),
-    Plant("a column that two lanes write", "e < count * kPerTile; e += kThreads", "e < count * kPerTile; e += kThreads / 2", ("written twice",)),
-    Plant("a vector load of any address", "is_aligned(biases, 16) &&\n        is_aligned(x, 16)", "is_aligned(biases, 16)", ("misaligned",), odd_x=True),
+    Plant(
+        "a column that two lanes write",
+        "e < count * kPerTile; e += kThreads",
+        "e < count * kPerTile; e += kThreads / 2",
+        ("written twice",),
+    ),
+    Plant(
+        "a vector load of any address",
+        "is_aligned(biases, 16) &&\n        is_aligned(x, 16)",
+        "is_aligned(biases, 16)",
+        ("misaligned",),
+        odd_x=True,
+    ),
     Plant("an int that overflows", "groups = k / kGroup;", "groups = k * (1 << 30) / kGroup;", ("overflow",)),
-    Plant("an input written", "to[0] = N4::from_float(sum.x);", "const_cast<T*>(x)[0] = N4::from_float(sum.x);", ("write to an input",)),
+    Plant(
+        "an input written",
+        "to[0] = N4::from_float(sum.x);",
+        "const_cast<T*>(x)[0] = N4::from_float(sum.x);",
+        ("write to an input",),
+    ),
     Plant("a sum of the wrong lane", "odd = shuffle(s.y, g / 2)", "odd = shuffle(s.y, g / 2 + 1)", (WRONG_ANSWER,)),
-    Plant("a column's scale for its neighbour", "const float f1 = q % 2 ? N4::high(pair1) : N4::low(pair1);", "const float f1 = q % 2 ? N4::low(pair1) : N4::high(pair1);", (WRONG_ANSWER,)),
-)  # fmt: skip
+    Plant(
+        "a column's scale for its neighbour",
+        "const float f1 = q % 2 ? N4::high(pair1) : N4::low(pair1);",
+        "const float f1 = q % 2 ? N4::low(pair1) : N4::high(pair1);",
+        (WRONG_ANSWER,),
+    ),
+)
 
 
 @dataclass(frozen=True)

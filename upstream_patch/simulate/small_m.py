@@ -19,8 +19,8 @@ FILE = "smxx_affine_qmm_small_m.cuh"
 EXCUSED = {
     "load_shared_8(words ^ (32 * q))": "groups past K: their x is 0 and any nibble is finite, so they add 0",
     "load_shared_8((words ^ (32 * q)) + 8 * 128)": "the same, eight columns further",
-    "&op.shared.scale[buffer][tile][which][column][unit * 8]": "past the end only as an address: with one tile a batch, "
-    "the threads of the second tile form it and then copy nothing",
+    "&op.shared.scale[buffer][tile][which][column][unit * 8]": "past the end as an address only: with one tile "
+    "a batch, the threads of the second tile form it and then copy nothing",
 }
 """What the checks would report, by the text of its line, and why each is right: reads of shared memory that nobody
 wrote, and an index past an array's end. Every access through such an address is still checked, and runs over two fills

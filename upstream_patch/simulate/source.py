@@ -11,7 +11,7 @@ from upstream_patch.kernels import Variant, closure
 
 INTRINSICS = "intrinsics.cuh"
 """The one file of a CUDA kernel that the simulator replaces by its own."""
-_ARENA = re.compile(r"extern\s+__shared__[^;]*?(\w+)\s*\[\s*\]\s*;")
+_ARENA = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w:\s]+?)\s+(\w+)\s*\[\s*\]\s*;")
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,14 @@ def cuda_kernel(name: str, files: Mapping[str, str], function: str, shared_bytes
     own = {file: text for file, text in files.items() if file != INTRINSICS}
     arenas = set(_ARENA.findall("\n".join([*own.values(), function])))
     if len(arenas) > 1:
-        raise UserError(f"{name}: one name for the dynamic shared memory, please, not {', '.join(sorted(arenas))}")
-    arena = arenas.pop() if arenas else "lane_sim_no_shared"
+        names = ", ".join(sorted(arena for _, arena in arenas))
+        raise UserError(f"{name}: one declaration of the dynamic shared memory, please, not {names}")
+    element, arena = arenas.pop() if arenas else ("char", "lane_sim_no_shared")
     includes = "".join(f'#include "{file}"\n' for file in own)
     unit = f"""#include "{INTRINSICS}"
 extern "C" {{
-__shared__ __attribute__((aligned(16384))) char {arena}[262144];
-char* const lane_sim_arena = {arena};
+__shared__ __attribute__((aligned(16384))) {element} {arena}[262144 / sizeof({element})];
+char* const lane_sim_arena = reinterpret_cast<char*>({arena});
 }}
 {includes}#line 1 "{name}.cu"
 {function}
