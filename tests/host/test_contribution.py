@@ -11,6 +11,7 @@ from rich.console import Console
 
 from upstream_patch import kernels, recording
 from upstream_patch.contribution import STAGES, Context, Outcome, Result, Stage, contribution, run_chain, show_summary
+from upstream_patch.correctness import cover as covering
 from upstream_patch.errors import MissingTool, UserError
 
 CHAIN = (
@@ -115,6 +116,9 @@ def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     few = list({variant.dtype: variant for variant in kernels.variants()}.values())
     monkeypatch.setattr(kernels, "variants", lambda arch=None: few)
     monkeypatch.setattr(kernels, "ARCHS", ("sm_90",))
+    # and a few launches in the simulator: test_simulate_small_m takes more, nox -s simulate all
+    launches = covering.cover(12)[:3]
+    monkeypatch.setattr(covering, "cover", lambda: launches)
 
 
 def no_gpu() -> None:
@@ -122,6 +126,7 @@ def no_gpu() -> None:
 
 
 @pytest.mark.needs_compile
+@pytest.mark.needs_simulator
 @pytest.mark.usefixtures("few_kernels")
 def test_without_a_gpu_it_ends_with_the_draft_and_says_what_was_not_run(
     context: Context, monkeypatch: pytest.MonkeyPatch
@@ -139,7 +144,7 @@ def test_without_a_gpu_it_ends_with_the_draft_and_says_what_was_not_run(
     assert outcomes["build"].startswith("ran here")
     assert outcomes["correctness"].startswith("skipped        no CUDA GPU")
     assert outcomes["bench"].startswith("skipped        no CUDA GPU")
-    assert outcomes["simulate"].startswith("not built yet")
+    assert outcomes["simulate"].startswith("ran here       3 cases (9 launches)")
     assert outcomes["draft issue"].startswith("ran here")
     assert outcomes["draft pull request"].startswith("not built yet")
     not_run = summary.partition("Nobody has run this yet")[2]

@@ -8,7 +8,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +20,7 @@ from upstream_patch.machine import CXX_FIX, Cxx, find_cxx
 from upstream_patch.simulate.source import Kernel
 
 NATIVE = Path(__file__).parent / "native"
+_KEPT_DAYS = 30
 CACHE_VARIABLE = "UPSTREAM_PATCH_CACHE"
 _COMMON = ("-std=c++17", "-g", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-Wno-unknown-pragmas")
 _ENGINE = ("-O2", "-Wall", "-Wextra")
@@ -36,7 +39,7 @@ _FAMILY = {
 }
 _LINK = {"zig": ("-nostdlib++",), "clang": ("-nostdlib++",), "gcc": ()}
 # What the compiler's instrumentation calls must all be ours; a name we lack is an error here, not where it is loaded.
-_WHOLE = ("-Wl,-z,defs",) if sys.platform == "linux" else ()
+_WHOLE = ("-Wl,-z,defs", "-Wl,-Bsymbolic") if sys.platform == "linux" else ()
 _UNKNOWN = (
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: use of undeclared identifier '(?P<name>\w+)'", re.MULTILINE),
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: unknown type name '(?P<name>\w+)'", re.MULTILINE),
@@ -55,7 +58,7 @@ class SimulatorCompileError(UserError):
         if unknown is not None:
             why = f"{unknown['at']} uses {unknown['name']}, which the simulator does not know"
             why += f": give it a CPU meaning under {NATIVE.relative_to(NATIVE.parents[2])}/cuda"
-        elif "lane_sim_shared" in log and "section" in log:
+        elif "error: weak declaration" in log:
             why = "a static __shared__ array: the simulator knows only `extern __shared__`"
         else:
             lines = (
@@ -86,8 +89,16 @@ def compiler() -> Cxx:
 
 
 def _run(command: Sequence[str], folder: Path, kernel: str) -> None:
+    # zig keeps what it compiled; its own libraries are worth that, a kernel's object is not
+    zig = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
     done = subprocess.run(
-        list(command), cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        list(command),
+        cwd=folder,
+        env={**os.environ, **zig},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
     if done.returncode != 0:
         raise SimulatorCompileError(kernel, done.stderr or done.stdout)
@@ -133,7 +144,10 @@ def build(kernel: Kernel) -> Path:
     parts += [part for file in sorted(kernel.files.items()) for part in file]
     home = cache_folder() / "simulate" / _digest(*parts)
     library = home / "kernel.so"
-    if not library.is_file():
+    if library.is_file():
+        os.utime(library)  # in use: see _prune
+    else:
+        _prune()
         with _Workplace(home) as work:
             for name, text in kernel.files.items():
                 (work.folder / name).write_text(text, encoding="utf-8")
@@ -150,6 +164,16 @@ def build(kernel: Kernel) -> Path:
     return library
 
 
+@cache
+def _prune() -> None:
+    """Once a process, forget kernels that nobody has used for a month: every edit of a source makes new ones."""
+    oldest = time.time() - _KEPT_DAYS * 86400
+    for library in (cache_folder() / "simulate").glob("*/kernel.so"):
+        with suppress(OSError):  # another process may be at it
+            if library.stat().st_mtime < oldest:
+                shutil.rmtree(library.parent)
+
+
 class _Workplace:
     """A folder beside ``home`` that takes its place when all is done: other processes see it whole or not at all."""
 
@@ -162,6 +186,7 @@ class _Workplace:
         return self
 
     def done(self) -> None:
+        shutil.rmtree(self.folder / "zig", ignore_errors=True)
         try:
             self.folder.rename(self.home)
         except OSError:

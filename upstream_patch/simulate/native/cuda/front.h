@@ -16,8 +16,8 @@
 #define __restrict__
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-// Only `extern __shared__` is known: a static array would be each lane's own, so it must not compile.
-#define __shared__ __attribute__((section("lane_sim_shared")))
+// Only `extern __shared__` is known: a static array would be each lane's own, and `weak` makes it not compile.
+#define __shared__ __attribute__((weak))
 
 #define threadIdx (::lane_sim::thread_index())
 #define blockIdx (::lane_sim::block_index())
