@@ -233,6 +233,26 @@ def test_nvrtc_counts_only_with_its_headers_and_wheels_come_first() -> None:
     assert (found.origin, found.library, found.builtins) == ("wheel", library, builtins)
 
 
+def test_the_simulators_compiler_is_the_wheel_then_clang_then_gcc() -> None:
+    def said(system: FakeSystem) -> tuple[bool, str]:
+        finding = next(f for f in diagnose(system) if f.name == "simulator's C++")
+        assert (finding.fix is None) == finding.ok
+        return finding.ok, finding.detail
+
+    zig, version = "/site/ziglang/zig", Answer(0, "clang version 22.1.3 (https://x y)\nTarget: z\n")
+    commands = {f"{zig} c++ --version": version, "/usr/bin/clang++ --version": version}
+    commands["/usr/bin/g++ --version"] = Answer(0, "g++ (Debian 12.2.0-14) 12.2.0\n")
+    both = ("clang++", "g++")
+    assert said(FakeSystem(commands=commands, programs=both, paths=(zig,)))[1].endswith("from the ziglang wheel")
+    assert said(FakeSystem(commands=commands, programs=both)) == (
+        True,
+        "clang version 22.1.3, from the clang++ on PATH",
+    )
+    assert said(FakeSystem(commands=commands, programs=("g++",)))[1].endswith("from the g++ on PATH")
+    assert said(FakeSystem(programs=("g++",))) == (False, "the g++ on PATH does not work")
+    assert said(FakeSystem())[0] is False
+
+
 def test_the_real_system_answers_and_never_raises() -> None:
     system = System()
     assert system.run(["no-such-program-here"]).code is None

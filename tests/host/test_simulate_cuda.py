@@ -164,3 +164,14 @@ def test_the_compiler_and_the_cache_can_be_named(monkeypatch: pytest.MonkeyPatch
     assert cache_folder() == tmp_path
     monkeypatch.delenv("UPSTREAM_PATCH_CACHE")
     assert os.fspath(cache_folder()).endswith("mlx-upstream-patch")
+
+
+@pytest.mark.parametrize("target", ["aarch64-linux-gnu", "aarch64-macos", "x86_64-macos"])
+def test_the_engine_compiles_for_other_machines(target: str, tmp_path: Path) -> None:
+    cxx = library.compiler()
+    if cxx.family != "zig":
+        pytest.skip("only zig compiles for other machines")
+    options = ["-target", target, "-std=c++17", "-fno-exceptions", "-Wall", "-Wextra", "-Werror", "-fPIC"]
+    sources = [str(NATIVE / name) for name in ("fiber.cpp", "memory.cpp", "engine.cpp")]
+    for source in sources:
+        library._run([*cxx.command, *options, "-c", source, "-o", "x.o"], tmp_path, target)

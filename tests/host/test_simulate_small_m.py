@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from upstream_patch import kernels
+from upstream_patch import cli, kernels
 from upstream_patch.correctness import cover as covering
 from upstream_patch.correctness import simulated
 from upstream_patch.correctness.cover import CASES, all_picks, cover, uncovered_pairs
@@ -88,3 +88,21 @@ def test_a_finding_ends_in_one_line_and_a_failure() -> None:
         verdict(bad)
     good = Summary(Outcome(cases=3), Outcome(cases=5, launches=15), 0.0, 1.0)
     assert verdict(good).startswith("5 cases (15 launches) of the CUDA kernel agree")
+
+
+@pytest.mark.needs_simulator
+def test_the_verb_prints_one_line_and_fails_with_each_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launches = cover()[:2]
+    monkeypatch.setattr(covering, "cover", lambda count, seed: launches)
+    cli.simulate(stats=True)
+    tile, said = capsys.readouterr().out.splitlines()
+    assert "ms a tile" in tile
+    assert said.startswith("2 cases (6 launches)")
+    monkeypatch.setattr(
+        simulated, "simulate_cover", lambda cases, advance: Summary(Outcome(), Outcome(failures=("a", "b")), 0.0, 0.0)
+    )
+    with pytest.raises(SimulatorFinding):
+        cli.simulate()
+    assert capsys.readouterr().out.splitlines() == ["a", "b"]

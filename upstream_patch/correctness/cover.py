@@ -105,7 +105,7 @@ _LEVELS = tuple(
         DISTRIBUTIONS,
         _PLACEMENTS,
         ORDERS,
-        ORDERS,
+        ORDERS[1:],  # how many places further the second run's is
         SUMS,
         _FILLS,
     )
@@ -146,7 +146,7 @@ def cover(count: int = CASES, seed: int = SEED) -> list[SimCase]:
             distribution=DISTRIBUTIONS[row[5]],
             placement=_PLACEMENTS[row[6]],
             order=ORDERS[row[7]],
-            other_order=ORDERS[row[8]],
+            other_order=ORDERS[(row[7] + 1 + row[8]) % len(ORDERS)],
             sums=SUMS[row[9]],
             fill=_FILLS[row[10]],
             seed=number,
