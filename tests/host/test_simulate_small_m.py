@@ -9,11 +9,11 @@ import pytest
 from upstream_patch import cli, kernels
 from upstream_patch.correctness import cover as covering
 from upstream_patch.correctness import simulated
-from upstream_patch.correctness.cover import CASES, all_picks, cover, uncovered_pairs
+from upstream_patch.correctness.cover import CASES, all_picks, cover, device_launches, uncovered_pairs
 from upstream_patch.correctness.simulated import Outcome, SimulatorFinding, Summary, find_plants, run_sim_case, verdict
 from upstream_patch.errors import UserError
 from upstream_patch.kernels import Variant
-from upstream_patch.kernels.tuning import SmallM
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, SmallM
 from upstream_patch.simulate import Kernel, small_m_kernel
 from upstream_patch.simulate.mutations import EQUIVALENT, PLANTS, without_each_barrier
 from upstream_patch.simulate.small_m import EXCUSED, excused_lines
@@ -35,6 +35,13 @@ def test_the_cover_has_every_instance_and_every_pair() -> None:
 @pytest.mark.parametrize("case", cover()[:: CASES // 40], ids=lambda case: case.id)
 def test_a_part_of_the_cover(case: covering.SimCase) -> None:
     assert run_sim_case(case).failures == ()
+
+
+def test_every_device_class_has_a_launch_of_its_own() -> None:
+    cases = device_launches()
+    assert [case.picks.name for case in cases] == [device.name for device in DEVICE_CLASSES.values()]
+    assert {case.picks.by_rows for case in cases} <= {picks.by_rows for picks in all_picks()}
+    assert any(case.blocks < 129 for case in cases)
 
 
 @pytest.mark.needs_simulator
@@ -96,6 +103,7 @@ def test_the_verb_prints_one_line_and_fails_with_each_finding(
 ) -> None:
     launches = cover()[:2]
     monkeypatch.setattr(covering, "cover", lambda count, seed: launches)
+    monkeypatch.setattr(covering, "device_launches", list)
     cli.simulate(stats=True)
     tile, said = capsys.readouterr().out.splitlines()
     assert "ms a tile" in tile

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 from upstream_patch.kernels import Variant
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, TILE, DeviceClass, SmallM
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, TILE, DeviceClass, SmallM, small_m_launch
 from upstream_patch.problem import DType, Problem
 from upstream_patch.reference import DISTRIBUTIONS, Distribution
 from upstream_patch.simulate import ORDERS, SUMS, Order, Placement, Sums
@@ -33,6 +33,19 @@ _OFFSETS = (
     (8, 8, 8, 8),
     (16, 16, 16, 16),
 )
+# of one card of each class; the grid follows from it
+_MULTIPROCESSORS = {
+    (8, 0): 108,
+    (8, 6): 84,
+    (8, 7): 16,
+    (8, 9): 128,
+    (9, 0): 132,
+    (10, 0): 148,
+    (10, 3): 160,
+    (11, 0): 20,
+    (12, 0): 170,
+    (12, 1): 48,
+}
 _DTYPES: tuple[DType, ...] = ("bf16", "f16")
 
 
@@ -153,6 +166,31 @@ def cover(count: int = CASES, seed: int = SEED) -> list[SimCase]:
         )
         cases.append(case)
     return sorted(cases, key=lambda case: (case.variant(case.problem.m).name, case.seed))
+
+
+def device_launches() -> list[SimCase]:
+    """One launch as the host code of each device class makes it: its own tuning and grid, 2,064 x 4,096 weights."""
+    cases = []
+    for number, (capability, device) in enumerate(DEVICE_CLASSES.items()):
+        problem = Problem(m=(7, 16)[number % 2], n=2064, k=4096, dtype=_DTYPES[number // 2 % 2])
+        launch = small_m_launch(problem.m, problem.n, problem.k, device, _MULTIPROCESSORS[capability])
+        pick = (launch.tuning.stages, launch.tuning.batch)
+        table = device.deep if device.deep[launch.tuning.rows] == pick else device.shallow
+        case = SimCase(
+            picks=Picks(device.name, (table[8], table[16]), device.shared_per_block),
+            warps=launch.tuning.warps,
+            problem=problem,
+            blocks=launch.blocks,
+            distribution="normal",
+            placement=Placement(at_end=True),
+            order=ORDERS[number % 5],
+            other_order=ORDERS[(number + 2) % 5],
+            sums=SUMS[number % 5],
+            fill=0xFF,
+            seed=number,
+        )
+        cases.append(case)
+    return cases
 
 
 def uncovered_pairs(count: int = CASES, seed: int = SEED) -> int:

@@ -231,7 +231,7 @@ def simulate_cover(cases: Sequence[SimCase], progress: Progress | None = None, w
     start = time.perf_counter()
     compile_kernels(cases, progress)
     compiled = time.perf_counter() - start
-    parts = [list(cases[i : i + 20]) for i in range(0, len(cases), 20)]
+    parts = [list(cases[i : i + 10]) for i in range(0, len(cases), 10)]
     outcomes = []
     with _one_blas_thread(), ProcessPoolExecutor(workers or os.cpu_count(), get_context("spawn")) as processes:
         planted = processes.submit(find_plants)
