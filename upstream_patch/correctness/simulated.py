@@ -161,7 +161,7 @@ def find_plants() -> Outcome:
             deleted.setdefault((barrier.line, barrier.text), []).append(_found(barrier.kernel, on))
     for (line, text), kinds in deleted.items():
         if not any(kinds) and text not in EQUIVALENT:
-            failures.append(f"blind checker: nothing is reported when {text} of line {line} is deleted")
+            failures.append(f"blind checker: nothing is reported when the barrier of line {line} is deleted: {text}")
     return Outcome(cases=tried, launches=tried, failures=tuple(failures))
 
 

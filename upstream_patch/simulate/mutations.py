@@ -103,6 +103,7 @@ class Barrier:
 
     line: int
     text: str
+    """The whole line, which tells it from others: what ``EQUIVALENT`` goes by."""
     kernel: Kernel
 
 
@@ -116,5 +117,7 @@ def without_each_barrier(kernel: Kernel) -> tuple[Barrier, ...]:
         seen[match.group()] = occurrence + 1
         line = text.count("\n", 0, match.start()) + 1
         name = f"line {line} without {match.group()}"
-        found.append(Barrier(line, match.group(), kernel.edited(name, FILE, match.group(), "", occurrence)))
+        found.append(
+            Barrier(line, text.split("\n")[line - 1].strip(), kernel.edited(name, FILE, match.group(), "", occurrence))
+        )
     return tuple(found)
