@@ -14,7 +14,7 @@ enum Order : int { kInOrder, kReversed, kSkew, kLockstep, kRandom };
 enum Check : unsigned { kRaces = 1, kUnwrittenReads = 2, kOutputs = 4, kBounds = 8 };
 enum Role : int { kInput, kOutput };
 
-// Mirrored in upstream_patch/simulate/native.py.
+// Mirrored in upstream_patch/simulate/api.py.
 struct Config {
   uint64_t seed;
   int order;
