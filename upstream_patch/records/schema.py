@@ -122,8 +122,8 @@ class BenchRow(Model):
 class HostCost(Model):
     """What one call costs the host, paired as the samples of a row are.
 
-    ``build`` is the call alone, never evaluated; ``run`` is one link of an evaluated chain of small operations, where
-    the host is slower than the device.
+    ``build`` is the call alone, never evaluated; ``run`` is the call and its share of enqueuing a chain for the device,
+    without waiting for it.
     """
 
     call: Literal["build", "run"]
