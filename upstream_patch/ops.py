@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, wraps
+from math import prod
 from typing import Any
 
 import mlx.core as mx
@@ -26,14 +27,20 @@ _MOST_PLANS = 4096  # a server sees a new prompt length again and again
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to do with one combination of shapes and dtypes; neither field set means MLX's own route."""
+    """What to do with one combination of shapes and dtypes; neither kernel nor fold means MLX's own route."""
 
-    launch: Callable[[list[mx.array], Any], mx.array] | None = None
+    dtype: mx.Dtype | None = None
+    """Of x, scales and biases, with w in uint32; None: of any."""
+    kernel: Any = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Of the kernel's launch, all but inputs and stream."""
     fold: tuple[tuple[int, int], tuple[int, ...]] | None = None
     """x as rows, and the shape of the result."""
 
 
 _STOCK = _Plan()
+_UNKNOWN = _Plan(dtype=mx.bool_)
+_WORDS = mx.uint32
 _plans: dict[Any, _Plan] = {}
 _depth = {"transforms": 0}  # calls under way in a function transformation, where a custom kernel has no derivative
 _saved: dict[str, Any] = {}  # what install() replaced
@@ -59,11 +66,22 @@ def quantized_matmul(
     takes the rest. Errors are those of ``mx.quantized_matmul``. Under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and
     ``mx.vmap`` use ``install()``: it takes MLX's own route there, since a custom kernel has no derivative.
     """
-    if biases is not None and transpose and mode == "affine" and not _depth["transforms"] and _on_cuda(stream):
-        plan = _plan_of(x, w, scales, biases, group_size, bits)
-        if plan.launch is not None:
-            return plan.launch([x, w, scales, biases], stream)
-        if plan.fold is not None:
+    if biases is not None and transpose and mode == "affine" and not _depth["transforms"]:
+        # Spelled out, and dtypes compared instead of hashed: every step costs a tenth of a microsecond.
+        try:
+            key = x.shape, w.shape, scales.shape, biases.shape, group_size, bits
+            plan = _plans.get(key, _UNKNOWN)
+            if not (x.dtype == scales.dtype == biases.dtype == plan.dtype and w.dtype == _WORDS):
+                plan = _other_plan(key, x, w, scales, biases)
+        except (AttributeError, TypeError):  # not arrays, or not numbers: MLX says so
+            plan = _STOCK
+        if plan.kernel is not None:
+            try:
+                y: mx.array = plan.kernel(inputs=[x, w, scales, biases], stream=stream, **plan.arguments)[0]
+                return y
+            except ValueError:  # the stream is no GPU's
+                pass
+        elif plan.fold is not None:
             rows, shape = plan.fold
             folded = mx.reshape(x, rows, stream=stream)
             y = stock_quantized_matmul(folded, w, scales, biases, transpose, group_size, bits, mode, stream=stream)
@@ -78,11 +96,14 @@ def small_m_call(
 
     Raises ValueError where the kernel does not take the arguments.
     """
-    problem = _problem(_key(x, w, scales, biases), None, None)
+    shapes, dtypes = (x.shape, w.shape, scales.shape, biases.shape), (x.dtype, w.dtype, scales.dtype, biases.dtype)
+    problem = _problem(shapes, dtypes, GROUP, 4)
     device = capability()
     if problem is None or device is None or not routing.takes_small_m(problem, device):
         raise ValueError("the small-M kernel does not take these arguments here")
-    return _launcher(problem, x.shape, init_value)([x, w, scales, biases], None)
+    plan = _plan(problem, x.shape)
+    y: mx.array = plan.kernel(inputs=[x, w, scales, biases], init_value=init_value, **plan.arguments)[0]
+    return y
 
 
 def cuda_available() -> bool:
@@ -121,62 +142,48 @@ def kernel_symbol(problem: Problem) -> str | None:
 # --- dispatch
 
 
-def _on_cuda(stream: Any) -> bool:
-    if stream is None:
-        kind: Any = mx.default_device().type
-    elif isinstance(stream, mx.DeviceType):
-        kind = stream
-    else:
-        kind = getattr(getattr(stream, "device", stream), "type", None)
-    return kind is not None and kind == mx.gpu and _device() is not None
-
-
-def _key(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array) -> Any:
-    return x.shape, w.shape, scales.shape, biases.shape, x.dtype, w.dtype, scales.dtype, biases.dtype
-
-
-def _plan_of(
-    x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int | None, bits: int | None
-) -> _Plan:
-    try:
-        key = _key(x, w, scales, biases)
-        plan = _plans.get((key, group_size, bits))
-    except (AttributeError, TypeError):  # not arrays, or not numbers: MLX says so
+def _other_plan(key: tuple[Any, ...], x: mx.array, w: mx.array, scales: mx.array, biases: mx.array) -> _Plan:
+    """The plan of shapes that were not seen before, or not last with these dtypes."""
+    if len(_plans) >= _MOST_PLANS:
+        _plans.clear()
+    dtypes = x.dtype, w.dtype, scales.dtype, biases.dtype
+    problem = _problem(key[:4], dtypes, key[4] or GROUP, key[5] or 4)
+    if problem is None:
         return _STOCK
-    if plan is None:
-        if len(_plans) >= _MOST_PLANS:
-            _plans.clear()
-        plan = _plans[key, group_size, bits] = _plan(key, group_size, bits)
+    plan = _plans[key] = _plan(problem, x.shape)
     return plan
 
 
-def _plan(key: Any, group_size: int | None, bits: int | None) -> _Plan:
-    problem = _problem(key, group_size, bits)
-    if problem is None:
-        return _STOCK
-    route, x_shape = route_of(problem), key[0]
+def _plan(problem: Problem, x_shape: tuple[int, ...]) -> _Plan:
+    dtype = mx.bfloat16 if problem.dtype == "bf16" else mx.float16
+    route = route_of(problem)
     if route == "small_m":
-        return _Plan(launch=_launcher(problem, x_shape, None))
+        variant, blocks = _variant(problem)
+        arguments = {
+            "output_shapes": [(*x_shape[:-1], problem.n)],
+            "output_dtypes": [dtype],
+            "grid": (blocks * variant.threads, 1, 1),
+            "threadgroup": (variant.threads, 1, 1),
+        }
+        return _Plan(dtype, _compiled(variant), arguments)
     if route == "stock_folded":
-        return _Plan(fold=((problem.m, problem.k), (*x_shape[:-1], problem.n)))
-    return _STOCK
+        return _Plan(dtype, fold=((problem.m, problem.k), (*x_shape[:-1], problem.n)))
+    return _Plan(dtype)
 
 
-def _problem(key: Any, group_size: int | None, bits: int | None) -> Problem | None:
-    """The problem behind a key; None where it is not contiguous rows times 2-D weights, or is wrong."""
-    x_shape, w_shape, scales_shape, biases_shape, dtype, w_dtype, scales_dtype, biases_dtype = key
-    group_size, bits = group_size or GROUP, bits or 4
+def _problem(shapes: Any, dtypes: Any, group_size: int, bits: int) -> Problem | None:
+    """The problem behind the arguments; None where it is not contiguous rows times 2-D weights, or is wrong."""
+    x_shape, w_shape, scales_shape, biases_shape = shapes
+    dtype, w_dtype, scales_dtype, biases_dtype = dtypes
     if len(w_shape) != 2 or w_dtype != mx.uint32 or not (dtype == scales_dtype == biases_dtype):
         return None
     n, k = w_shape[0], x_shape[-1] if x_shape else 0
-    rows = 1
-    for size in x_shape[:-1]:
-        rows *= size
+    rows = prod(x_shape[:-1])
     if dtype not in _DTYPES or rows * n * k == 0 or k % group_size or w_shape[1] * 32 != k * bits:
         return None
     if not (scales_shape == biases_shape == (n, k // group_size)):
         return None
-    one_row_each = len(x_shape) > 2 and rows > x_shape[-2]
+    batched = len(x_shape) > 2 and rows > x_shape[-2]
     return Problem(
         m=rows,
         n=n,
@@ -184,7 +191,7 @@ def _problem(key: Any, group_size: int | None, bits: int | None) -> Problem | No
         bits=bits,
         group_size=group_size,
         dtype=_DTYPES[dtype],
-        layout="b1k" if one_row_each else "mk",
+        layout="b1k" if batched else "mk",
     )
 
 
@@ -196,29 +203,6 @@ def _variant(problem: Problem) -> tuple[kernels.Variant, int]:
     if found is None:
         raise RuntimeError("no CUDA device that MLX can use")
     return kernels.small_m_variant(problem.dtype, problem.m, problem.n, problem.k, *found)
-
-
-def _launcher(
-    problem: Problem, x_shape: tuple[int, ...], init_value: float | None
-) -> Callable[[list[mx.array], Any], mx.array]:
-    variant, blocks = _variant(problem)
-    kernel = _compiled(variant)
-    shapes, dtypes = [(*x_shape[:-1], problem.n)], [mx.bfloat16 if problem.dtype == "bf16" else mx.float16]
-    grid, threads = (blocks * variant.threads, 1, 1), (variant.threads, 1, 1)
-
-    def call(inputs: list[mx.array], stream: Any) -> mx.array:
-        outputs: list[mx.array] = kernel(
-            inputs=inputs,
-            output_shapes=shapes,
-            output_dtypes=dtypes,
-            grid=grid,
-            threadgroup=threads,
-            init_value=init_value,
-            stream=stream,
-        )
-        return outputs[0]
-
-    return call
 
 
 def _kernel_name(variant: kernels.Variant) -> str:

@@ -20,7 +20,9 @@ class Cuda:
         self.launches: list[dict[str, Any]] = []
 
     def compiled(self, variant: Any) -> Any:
-        def kernel(**arguments: Any) -> list[Any]:
+        def kernel(stream: Any = None, **arguments: Any) -> list[Any]:
+            if stream is not None and stream != mx.gpu:
+                raise ValueError("[custom_kernel] Only supports the GPU.")
             self.launches.append({"variant": variant, **arguments})
             pairs = zip(arguments["output_shapes"], arguments["output_dtypes"], strict=True)
             return [mx.zeros(shape, dtype) for shape, dtype in pairs]
@@ -32,7 +34,6 @@ class Cuda:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     device = Cuda()
     monkeypatch.setattr(ops, "_device", lambda: ((9, 0), 132))
-    monkeypatch.setattr(ops, "_on_cuda", lambda stream: stream is None)
     monkeypatch.setattr(ops, "_compiled", device.compiled)
     monkeypatch.setattr(ops, "_plans", {})
     yield device
@@ -187,6 +188,16 @@ def test_function_transformations_take_mlx(cuda: Cuda) -> None:
     assert value.shape == ()
 
 
+def test_the_same_shapes_in_other_dtypes_are_another_plan(cuda: Cuda) -> None:
+    x, brain, half = x_of(4, 512), weights(48, 512), weights(48, 512, mx.float16)
+    mixed = (brain[0], brain[1], half[2])
+    for _ in range(2):
+        assert upstream_patch.quantized_matmul(x, *brain).dtype == mx.bfloat16
+        assert upstream_patch.quantized_matmul(x.astype(mx.float16), *half).dtype == mx.float16
+        assert upstream_patch.quantized_matmul(x, *mixed).dtype == ops.stock_quantized_matmul(x, *mixed).dtype
+    assert [launch["variant"].dtype for launch in cuda.launches] == ["bf16", "f16"] * 2
+
+
 def test_plans_are_bounded(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "_MOST_PLANS", 3)
     given = weights(48, 512)
@@ -201,15 +212,6 @@ def test_the_kernel_hook_refuses_what_the_kernel_does_not_take(cuda: Cuda) -> No
         ops.small_m_call(x_of(17, 512), *weights(48, 512))
     ops.small_m_call(x_of(4, 512), *weights(48, 512), init_value=1.0)
     assert cuda.launches[0]["init_value"] == 1.0
-
-
-@pytest.mark.parametrize("stream", [None, mx.cpu, mx.gpu, mx.Device(mx.gpu), mx.Device(mx.cpu), "gpu", 3])
-def test_the_stream_decides_where_it_runs(monkeypatch: pytest.MonkeyPatch, stream: Any) -> None:
-    monkeypatch.setattr(ops, "_device", lambda: ((9, 0), 132))
-    on_gpu = stream is not None and stream in (mx.gpu, mx.Device(mx.gpu))
-    assert ops._on_cuda(stream) is (mx.default_device() == mx.Device(mx.gpu) if stream is None else on_gpu)
-    monkeypatch.setattr(ops, "_device", lambda: None)
-    assert not ops._on_cuda(stream)
 
 
 def test_without_cuda_everything_is_mlx() -> None:
