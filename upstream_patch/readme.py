@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from upstream_patch.errors import UserError
@@ -14,18 +15,44 @@ END = "<!-- facts:end -->"
 HOST = "h200"
 WEIGHTS = ("4096x1024", "4096x4096", "4096x14336", "14336x4096", "4096x28672", "4096x128256")
 ROWS = (1, 2, 4, 7, 8, 16)
+_PROFILED = re.compile(rf"ncu\.{HOST}\.\w+\.b4\.g64\.bf16\.M(\d+)\.ours\.duration_us")
 
 
 def table(facts: Iterable[Fact]) -> str:
-    """The Markdown table; one sentence where there is no fact yet. Raises UserError when a fact in it is stale."""
+    """The Markdown table: benchmarked times; before there are any, profiled ones; without facts one sentence.
+
+    Raises UserError when a fact in it is stale.
+    """
     by_id = {fact.id: fact for fact in facts}
-    lines = [_row("K x N", [f"M = {m}" for m in ROWS]), _row("---", ["---:"] * len(ROWS))]
-    empty = True
-    for weights in WEIGHTS:
-        cells = [_cell(by_id, f"small_m.{HOST}.{weights}.b4.g64.bf16.M{m}") for m in ROWS]
-        empty = empty and not any(cells)
-        lines.append(_row(weights.replace("x", " x "), [cell or "not run" for cell in cells]))
-    return "No benchmark has been recorded yet." if empty else "\n".join(lines)
+    return _benchmarked(by_id) or _profiled(by_id) or "No benchmark has been recorded yet."
+
+
+def _benchmarked(facts: dict[str, Fact]) -> str:
+    title = "Cold weights, the released wheel's own queue: stock -> ours in microseconds (speedup)."
+    rows = {weights: [_times(facts, f"small_m.{HOST}.{weights}.b4.g64.bf16.M{m}") for m in ROWS] for weights in WEIGHTS}
+    return _markdown(title, ROWS, rows)
+
+
+def _profiled(facts: dict[str, Fact]) -> str:
+    title = (
+        "Nsight Compute, one call on flushed caches: stock -> ours in microseconds (ratio), and megabytes read from "
+        "memory. The benchmark over all shapes is not recorded yet."
+    )
+    ms = sorted({int(match[1]) for one in facts if (match := _PROFILED.match(one))})
+    stems = {weights: [f"ncu.{HOST}.{weights}.b4.g64.bf16.M{m}" for m in ms] for weights in WEIGHTS}
+    rows = {weights: [_profile(facts, stem) for stem in those] for weights, those in stems.items()}
+    return _markdown(title, ms, {weights: cells for weights, cells in rows.items() if any(cells)})
+
+
+def _markdown(title: str, ms: Sequence[int], rows: dict[str, list[str]]) -> str:
+    """Empty where no cell has anything."""
+    if not any(any(cells) for cells in rows.values()):
+        return ""
+    lines = [title, "", _row("K x N", [f"M = {m}" for m in ms]), _row("---", ["---:"] * len(ms))]
+    lines += [
+        _row(weights.replace("x", " x "), [cell or "not run" for cell in cells]) for weights, cells in rows.items()
+    ]
+    return "\n".join(lines)
 
 
 def fill(text: str, facts: Iterable[Fact]) -> str:
@@ -50,11 +77,22 @@ def _row(head: str, cells: Iterable[str]) -> str:
     return f"| {' | '.join([head, *cells])} |"
 
 
-def _cell(facts: dict[str, Fact], stem: str) -> str:
-    found = [facts.get(f"{stem}.{what}") for what in ("stock_us", "ours_us", "speedup")]
-    stock, ours, speedup = found
-    if stock is None or ours is None or speedup is None:
+def _times(facts: dict[str, Fact], stem: str) -> str:
+    stock, ours, speedup = _numbers(facts, [f"{stem}.{what}" for what in ("stock_us", "ours_us", "speedup")], "bench")
+    return f"{stock:,.1f} -> {ours:,.1f} ({speedup:.1f}x)" if stock and ours and speedup else ""
+
+
+def _profile(facts: dict[str, Fact], stem: str) -> str:
+    ids = [f"{stem}.{arm}.{what}" for what in ("duration_us", "dram_bytes_read") for arm in ("stock", "ours")]
+    stock, ours, stock_bytes, ours_bytes = _numbers(facts, ids, "profile")
+    if not (stock and ours and stock_bytes and ours_bytes):
         return ""
-    if any(fact is not None and fact.stale for fact in found):
-        raise UserError(f"{stem} is stale (the kernel changed since it was measured): nox -s bench on {HOST} renews it")
-    return f"{float(stock.value):,.1f} -> {float(ours.value):,.1f} ({float(speedup.value):.1f}x)"
+    times = f"{stock:,.1f} -> {ours:,.1f} ({stock / ours:.1f}x)"
+    return f"{times}, {stock_bytes / 1e6:,.0f} -> {ours_bytes / 1e6:,.0f} MB"
+
+
+def _numbers(facts: dict[str, Fact], ids: list[str], session: str) -> list[float | None]:
+    for one in ids:
+        if one in facts and facts[one].stale:
+            raise UserError(f"{one} is stale (the kernel changed since): nox -s {session} on {HOST} renews it")
+    return [float(facts[one].value) if one in facts else None for one in ids]

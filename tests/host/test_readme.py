@@ -13,7 +13,7 @@ from upstream_patch.errors import UserError
 from upstream_patch.records import store
 from upstream_patch.records.facts import Fact, derive
 
-EMPTY = f"# Title\n\n{readme.BEGIN}\nold\n{readme.END}\nafter\n"
+EMPTY = f"# Title\n\n{readme.BEGIN}\nformer contents\n{readme.END}\nafter\n"
 
 
 def fact(name: str, value: float) -> Fact:
@@ -44,8 +44,23 @@ def test_a_cell_has_stock_ours_and_the_speedup() -> None:
     assert rows == ["| 4096 x 1024 | not run | not run | not run | 1,966.6 -> 90.0 (21.8x) | not run | not run |"]
     assert filled.startswith("# Title\n\n")
     assert filled.endswith("\nafter\n")
-    assert "old" not in filled
+    assert "former contents" not in filled
     assert readme.fill(filled, FACTS) == filled
+
+
+def test_before_a_benchmark_the_profiled_calls_are_shown() -> None:
+    values = {"stock.duration_us": 1975.84, "ours.duration_us": 76.576, "stock.dram_bytes_read": 2.0687e9}
+    profiled = [
+        replace(fact(name, value), id=f"ncu.h200.4096x128256.b4.g64.bf16.M7.{name}")
+        for name, value in {**values, "ours.dram_bytes_read": 295.6e6}.items()
+    ]
+    filled = readme.fill(EMPTY, profiled)
+    assert "| K x N | M = 7 |" in filled
+    assert "| 4096 x 128256 | 1,975.8 -> 76.6 (25.8x), 2,069 -> 296 MB |" in filled
+    assert "4096 x 1024" not in filled
+    assert "Nsight" not in readme.fill(EMPTY, [*profiled, *FACTS])
+    with pytest.raises(UserError, match=r"stale.*nox -s profile"):
+        readme.fill(EMPTY, [replace(each, stale=True) for each in profiled])
 
 
 def test_without_facts_it_says_so() -> None:
