@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, wraps
 from math import prod
+from threading import local
 from typing import Any
 
 import mlx.core as mx
 
 from upstream_patch import kernels, machine, routing
+from upstream_patch.errors import MissingTool
 from upstream_patch.kernels.tuning import GROUP
 from upstream_patch.problem import DType, Problem
 
@@ -41,8 +43,15 @@ class _Plan:
 _STOCK = _Plan()
 _UNKNOWN = _Plan(dtype=mx.bool_)
 _WORDS = mx.uint32
-_plans: dict[Any, _Plan] = {}
-_depth = {"transforms": 0}  # calls under way in a function transformation, where a custom kernel has no derivative
+_latest: dict[Any, _Plan] = {}  # by shapes: the plan of the dtypes they last came with
+_plans: dict[Any, _Plan] = {}  # by shapes and dtypes
+
+
+class _Thread(local):
+    transforms = 0  # calls under way in a function transformation, where a custom kernel has no derivative
+
+
+_thread = _Thread()
 _saved: dict[str, Any] = {}  # what install() replaced
 
 
@@ -66,11 +75,11 @@ def quantized_matmul(
     takes the rest. Errors are those of ``mx.quantized_matmul``. Under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and
     ``mx.vmap`` use ``install()``: it takes MLX's own route there, since a custom kernel has no derivative.
     """
-    if biases is not None and transpose and mode == "affine" and not _depth["transforms"]:
+    if biases is not None and transpose and mode == "affine" and not _thread.transforms:
         # Spelled out, and dtypes compared instead of hashed: every step costs a tenth of a microsecond.
         try:
-            key = x.shape, w.shape, scales.shape, biases.shape, group_size, bits
-            plan = _plans.get(key, _UNKNOWN)
+            key = x.shape, w.shape, scales.shape, biases.shape, group_size, bits, group_size.__class__, bits.__class__
+            plan = _latest.get(key, _UNKNOWN)
             if not (x.dtype == scales.dtype == biases.dtype == plan.dtype and w.dtype == _WORDS):
                 plan = _other_plan(key, x, w, scales, biases)
         except (AttributeError, TypeError):  # not arrays, or not numbers: MLX says so
@@ -79,8 +88,9 @@ def quantized_matmul(
             try:
                 y: mx.array = plan.kernel(inputs=[x, w, scales, biases], stream=stream, **plan.arguments)[0]
                 return y
-            except ValueError:  # the stream is no GPU's
-                pass
+            except ValueError:
+                if _on_gpu(stream):
+                    raise
         elif plan.fold is not None:
             rows, shape = plan.fold
             folded = mx.reshape(x, rows, stream=stream)
@@ -96,8 +106,8 @@ def small_m_call(
 
     Raises ValueError where the kernel does not take the arguments.
     """
-    shapes, dtypes = (x.shape, w.shape, scales.shape, biases.shape), (x.dtype, w.dtype, scales.dtype, biases.dtype)
-    problem = _problem(shapes, dtypes, GROUP, 4)
+    key = x.shape, w.shape, scales.shape, biases.shape, GROUP, 4
+    problem = _problem(key, (x.dtype, w.dtype, scales.dtype, biases.dtype))
     device = capability()
     if problem is None or device is None or not routing.takes_small_m(problem, device):
         raise ValueError("the small-M kernel does not take these arguments here")
@@ -117,14 +127,16 @@ def capability() -> routing.Capability | None:
     return None if found is None else found[0]
 
 
+def require_cuda() -> None:
+    """Raises MissingTool where MLX cannot use a CUDA GPU."""
+    if not cuda_available():
+        raise MissingTool("no CUDA GPU that MLX can use", "python -m upstream_patch doctor says what is missing")
+
+
 @cache
 def _device() -> tuple[routing.Capability, int] | None:
     """Compute capability and multiprocessors."""
-    gpu = machine.probe().gpu if cuda_available() else None
-    if gpu is None or gpu.compute_capability is None or gpu.multiprocessors is None:
-        return None
-    major, minor = gpu.compute_capability.split(".")
-    return (int(major), int(minor)), gpu.multiprocessors
+    return machine.cuda_device() if cuda_available() else None
 
 
 def route_of(problem: Problem) -> routing.Route:
@@ -142,15 +154,28 @@ def kernel_symbol(problem: Problem) -> str | None:
 # --- dispatch
 
 
+def _on_gpu(stream: Any) -> bool:
+    if stream is None:
+        kind: Any = mx.default_device().type
+    elif isinstance(stream, mx.DeviceType):
+        kind = stream
+    else:
+        kind = getattr(getattr(stream, "device", stream), "type", None)
+    return kind is not None and kind == mx.gpu
+
+
 def _other_plan(key: tuple[Any, ...], x: mx.array, w: mx.array, scales: mx.array, biases: mx.array) -> _Plan:
-    """The plan of shapes that were not seen before, or not last with these dtypes."""
-    if len(_plans) >= _MOST_PLANS:
-        _plans.clear()
+    """The plan of shapes that were not seen before, or last came with other dtypes."""
     dtypes = x.dtype, w.dtype, scales.dtype, biases.dtype
-    problem = _problem(key[:4], dtypes, key[4] or GROUP, key[5] or 4)
-    if problem is None:
-        return _STOCK
-    plan = _plans[key] = _plan(problem, x.shape)
+    plan = _plans.get((key, dtypes))
+    if plan is None:
+        if len(_plans) >= _MOST_PLANS:
+            _plans.clear()
+            _latest.clear()
+        problem = _problem(key, dtypes)
+        plan = _plans[key, dtypes] = _STOCK if problem is None else _plan(problem, x.shape)
+    if plan.dtype is not None:
+        _latest[key] = plan
     return plan
 
 
@@ -171,19 +196,22 @@ def _plan(problem: Problem, x_shape: tuple[int, ...]) -> _Plan:
     return _Plan(dtype)
 
 
-def _problem(shapes: Any, dtypes: Any, group_size: int, bits: int) -> Problem | None:
+def _problem(key: Any, dtypes: Any) -> Problem | None:
     """The problem behind the arguments; None where it is not contiguous rows times 2-D weights, or is wrong."""
-    x_shape, w_shape, scales_shape, biases_shape = shapes
+    x_shape, w_shape, scales_shape, biases_shape, group_size, bits, *kinds = key
     dtype, w_dtype, scales_dtype, biases_dtype = dtypes
+    if not {int, type(None)}.issuperset(kinds):  # 4.0 is the same key as 4
+        return None
+    group_size, bits = GROUP if group_size is None else group_size, 4 if bits is None else bits
     if len(w_shape) != 2 or w_dtype != mx.uint32 or not (dtype == scales_dtype == biases_dtype):
         return None
     n, k = w_shape[0], x_shape[-1] if x_shape else 0
     rows = prod(x_shape[:-1])
-    if dtype not in _DTYPES or rows * n * k == 0 or k % group_size or w_shape[1] * 32 != k * bits:
+    if dtype not in _DTYPES or rows * n * k * group_size == 0 or k % group_size or w_shape[1] * 32 != k * bits:
         return None
     if not (scales_shape == biases_shape == (n, k // group_size)):
         return None
-    batched = len(x_shape) > 2 and rows > x_shape[-2]
+    decode = len(x_shape) > 2 and x_shape[-2] == 1
     return Problem(
         m=rows,
         n=n,
@@ -191,7 +219,7 @@ def _problem(shapes: Any, dtypes: Any, group_size: int, bits: int) -> Problem | 
         bits=bits,
         group_size=group_size,
         dtype=_DTYPES[dtype],
-        layout="b1k" if batched else "mk",
+        layout="b1k" if decode else "mk",
     )
 
 
@@ -280,15 +308,15 @@ def installed() -> Iterator[None]:
 
 @contextmanager
 def _transforming() -> Iterator[None]:
-    _depth["transforms"] += 1
+    _thread.transforms += 1
     try:
         yield
     finally:
-        _depth["transforms"] -= 1
+        _thread.transforms -= 1
 
 
 def _noting(transform: Callable[..., Any]) -> Callable[..., Any]:
-    """The transformation, with the depth raised while it runs and while a function it returned runs."""
+    """The transformation, with ``transforms`` raised while it runs and while a function it returned runs."""
 
     @wraps(transform)
     def outer(*args: Any, **keywords: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     monkeypatch.setattr(ops, "_device", lambda: ((9, 0), 132))
     monkeypatch.setattr(ops, "_compiled", device.compiled)
     monkeypatch.setattr(ops, "_plans", {})
+    monkeypatch.setattr(ops, "_latest", {})
     yield device
     upstream_patch.uninstall()
 
@@ -128,12 +130,16 @@ def test_a_wide_decode_batch_is_folded_for_stock(cuda: Cuda, monkeypatch: pytest
         ((x_of(4, 512), *weights(48, 512)[:2]), {}),
         (([1.0], *weights(48, 512)), {}),
         ((x_of(4, 512), *weights(48, 512)), {"bits": "4"}),
+        ((x_of(4, 512), *weights(48, 512)), {"bits": 4.0}),
+        ((x_of(4, 512), *weights(48, 512)), {"group_size": 0}),
         ((x_of(4, 512), *weights(48, 512)), {"group_size": []}),
         ((mx.array(1.0).astype(mx.bfloat16), *weights(48, 512)), {}),
         ((x_of(4, 512),), {}),
     ],
 )
 def test_wrong_arguments_raise_what_mlx_raises(cuda: Cuda, arguments: tuple[Any, ...], more: dict[str, Any]) -> None:
+    upstream_patch.quantized_matmul(x_of(4, 512), *weights(48, 512), bits=4, group_size=64)  # 4 == 4.0, as a key too
+    cuda.launches.clear()
     with pytest.raises(Exception) as stock:
         ops.stock_quantized_matmul(*arguments, **more)
     with pytest.raises(type(stock.value)) as ours:
@@ -198,12 +204,46 @@ def test_the_same_shapes_in_other_dtypes_are_another_plan(cuda: Cuda) -> None:
     assert [launch["variant"].dtype for launch in cuda.launches] == ["bf16", "f16"] * 2
 
 
+def test_a_transformation_in_one_thread_does_not_touch_another(cuda: Cuda) -> None:
+    given, inside, done = weights(48, 512), Event(), Event()
+
+    def loss(x: Any) -> Any:
+        inside.set()
+        assert done.wait(10)
+        return mx.quantized_matmul(x, *given).sum()
+
+    with upstream_patch.installed():
+        trainer = Thread(target=lambda: mx.grad(loss)(x_of(4, 512)))
+        trainer.start()
+        assert inside.wait(10)
+        upstream_patch.quantized_matmul(x_of(4, 512), *given)
+        done.set()
+        trainer.join()
+    assert len(cuda.launches) == 1
+
+
+def test_what_the_launch_refuses_on_a_gpu_is_not_hidden(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: Any) -> Any:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(ops, "_compiled", lambda variant: refuse)
+    monkeypatch.setattr(ops, "_on_gpu", lambda stream: True)
+    with pytest.raises(ValueError, match="a fault of ours"):
+        upstream_patch.quantized_matmul(x_of(4, 512), *weights(48, 512))
+
+
+@pytest.mark.parametrize("stream", [None, mx.cpu, mx.gpu, mx.Device(mx.gpu), mx.Device(mx.cpu), "gpu", 3])
+def test_which_streams_are_a_gpus(stream: Any) -> None:
+    expected = mx.default_device() == mx.Device(mx.gpu) if stream is None else stream in (mx.gpu, mx.Device(mx.gpu))
+    assert ops._on_gpu(stream) is expected
+
+
 def test_plans_are_bounded(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "_MOST_PLANS", 3)
     given = weights(48, 512)
     for rows in range(1, 8):
         upstream_patch.quantized_matmul(x_of(rows, 512), *given)
-    assert len(ops._plans) <= 3
+    assert max(len(ops._plans), len(ops._latest)) <= 3
     assert len(cuda.launches) == 7
 
 

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from upstream_patch.machine.doctor import diagnose
 from upstream_patch.machine.models import Finding, Gpu, Machine
-from upstream_patch.machine.probe import probe
+from upstream_patch.machine.probe import cuda_device, probe
 from upstream_patch.machine.system import Answer, System
 from upstream_patch.machine.toolchain import NVRTC_FIX, Nvrtc, find_nvrtc
 
-__all__ = ["NVRTC_FIX", "Answer", "Finding", "Gpu", "Machine", "Nvrtc", "System", "diagnose", "find_nvrtc", "probe"]
+__all__ = [
+    "NVRTC_FIX",
+    "Answer",
+    "Finding",
+    "Gpu",
+    "Machine",
+    "Nvrtc",
+    "System",
+    "cuda_device",
+    "diagnose",
+    "find_nvrtc",
+    "probe",
+]

@@ -29,8 +29,17 @@ def probe(system: System | None = None) -> Machine:
         cpu_count=system.cpu_count,
         memory_bytes=_memory(system),
         python=system.python,
-        gpu=_apple_gpu(system) if system.name == "Darwin" else _cuda_gpu(system),
+        gpu=_apple_gpu(system) if system.name == "Darwin" else _cuda_gpu(system, nvidia_driver(system)),
     )
+
+
+def cuda_device(system: System | None = None) -> tuple[tuple[int, int], int] | None:
+    """Compute capability and multiprocessors of CUDA device 0, from the driver alone; None without one."""
+    gpu = _cuda_gpu(system or System(), driver=None)
+    if gpu is None or gpu.compute_capability is None or gpu.multiprocessors is None:
+        return None
+    major, minor = gpu.compute_capability.split(".")
+    return (int(major), int(minor)), gpu.multiprocessors
 
 
 def cuda_driver_version(system: System) -> str | None:
@@ -91,7 +100,7 @@ def _libcuda(system: System) -> Any:
     return None if system.name == "Darwin" else system.library("libcuda.so.1", "libcuda.so")
 
 
-def _cuda_gpu(system: System) -> Gpu | None:
+def _cuda_gpu(system: System, driver: str | None) -> Gpu | None:
     cuda = _libcuda(system)
     count = ctypes.c_int()
     if cuda is None or cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
@@ -118,7 +127,7 @@ def _cuda_gpu(system: System) -> Gpu | None:
         memory_bytes=memory.value if sized else _memory(system) or None,
         l2_bytes=attribute(_L2_BYTES),
         shared_memory_per_block=attribute(_SHARED_PER_BLOCK_OPTIN),
-        driver=nvidia_driver(system),
+        driver=driver,
     )
 
 
