@@ -111,7 +111,7 @@ def variants(arch: str | None = None) -> tuple[Variant, ...]:
         SmallM(rows, warps, *pick)
         for device in DEVICE_CLASSES.values()
         if arch in (None, device.name)
-        for table in (device.deep, device.shallow)
+        for table in (device.picks, device.deep)
         for rows, pick in table.items()
         for warps in (4, 8, 16)
     }
