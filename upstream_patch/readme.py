@@ -15,7 +15,7 @@ END = "<!-- facts:end -->"
 HOST = "h200"
 WEIGHTS = ("4096x1024", "4096x4096", "4096x14336", "14336x4096", "4096x28672", "4096x128256")
 ROWS = (1, 2, 4, 7, 8, 16)
-_PROFILED = re.compile(rf"ncu\.{HOST}\.\w+\.b4\.g64\.bf16\.M(\d+)\.ours\.duration_us")
+_PROFILED = re.compile(rf"ncu\.{HOST}\.\w+\.b4\.g64\.bf16\.M(\d+)\.ours\.dram_bytes_read")
 
 
 def table(facts: Iterable[Fact]) -> str:
@@ -24,7 +24,16 @@ def table(facts: Iterable[Fact]) -> str:
     Raises UserError when a fact in it is stale.
     """
     by_id = {fact.id: fact for fact in facts}
-    return _benchmarked(by_id) or _profiled(by_id) or "No benchmark has been recorded yet."
+    shown = _benchmarked(by_id) or _profiled(by_id)
+    return f"{_where(by_id)}{shown}" if shown else "No benchmark has been recorded yet."
+
+
+def _where(facts: dict[str, Fact]) -> str:
+    """The machine and MLX of the host's records."""
+    of_host = {one.rpartition(".")[2]: fact.value for one, fact in facts.items() if one.startswith(f"record.{HOST}-")}
+    named = [str(of_host[what]) for what in ("gpu", "mlx") if what in of_host]
+    where = f"One {named[0]}, MLX {named[1]}; " if len(named) == 2 else ""
+    return f"{where}affine 4-bit weights, group size 64, bf16, x is [M, K]. "
 
 
 def _benchmarked(facts: dict[str, Fact]) -> str:
@@ -34,13 +43,14 @@ def _benchmarked(facts: dict[str, Fact]) -> str:
 
 
 def _profiled(facts: dict[str, Fact]) -> str:
+    """No times: a profiled call is not a benchmark."""
     title = (
-        "Nsight Compute, one call on flushed caches: stock -> ours in microseconds (ratio), and megabytes read from "
-        "memory. The benchmark over all shapes is not recorded yet."
+        "Megabytes that one call reads from memory, by Nsight Compute: stock -> ours. No benchmark of these kernels is "
+        "recorded yet."
     )
     ms = sorted({int(match[1]) for one in facts if (match := _PROFILED.match(one))})
     stems = {weights: [f"ncu.{HOST}.{weights}.b4.g64.bf16.M{m}" for m in ms] for weights in WEIGHTS}
-    rows = {weights: [_profile(facts, stem) for stem in those] for weights, those in stems.items()}
+    rows = {weights: [_megabytes(facts, stem) for stem in those] for weights, those in stems.items()}
     return _markdown(title, ms, {weights: cells for weights, cells in rows.items() if any(cells)})
 
 
@@ -82,13 +92,9 @@ def _times(facts: dict[str, Fact], stem: str) -> str:
     return f"{stock:,.1f} -> {ours:,.1f} ({speedup:.1f}x)" if stock and ours and speedup else ""
 
 
-def _profile(facts: dict[str, Fact], stem: str) -> str:
-    ids = [f"{stem}.{arm}.{what}" for what in ("duration_us", "dram_bytes_read") for arm in ("stock", "ours")]
-    stock, ours, stock_bytes, ours_bytes = _numbers(facts, ids, "profile")
-    if not (stock and ours and stock_bytes and ours_bytes):
-        return ""
-    times = f"{stock:,.1f} -> {ours:,.1f} ({stock / ours:.1f}x)"
-    return f"{times}, {stock_bytes / 1e6:,.0f} -> {ours_bytes / 1e6:,.0f} MB"
+def _megabytes(facts: dict[str, Fact], stem: str) -> str:
+    stock, ours = _numbers(facts, [f"{stem}.{arm}.dram_bytes_read" for arm in ("stock", "ours")], "profile")
+    return f"{stock / 1e6:,.0f} -> {ours / 1e6:,.0f}" if stock and ours else ""
 
 
 def _numbers(facts: dict[str, Fact], ids: list[str], session: str) -> list[float | None]:

@@ -26,19 +26,16 @@ class Stored:
 
 
 def require_cuda() -> None:
-    """Raise MissingTool where MLX cannot use a CUDA GPU."""
+    """Raise MissingTool where MLX is missing, or cannot use a CUDA GPU."""
     try:
         from upstream_patch import ops
-
-        available = ops.cuda_available()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mlx":
             raise
         raise MissingTool(
             "MLX is not installed", "pip install -e '.[cuda]' in the clone, on a machine with an NVIDIA GPU"
         ) from error
-    if not available:
-        raise MissingTool("no CUDA GPU that MLX can use", "python -m upstream_patch doctor says what is missing")
+    ops.require_cuda()
 
 
 def record_correctness(command: str, evidence: Root = EVIDENCE) -> Stored:

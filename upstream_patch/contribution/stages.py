@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from upstream_patch.contribution.chain import Context, Outcome, Result, Stage
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.recording import KERNEL, Stored
+from upstream_patch.recording import Stored
 
 
 def _doctor(context: Context) -> Result:
@@ -51,16 +51,16 @@ def _measured(kind: str, record: Callable[[Context], Stored]) -> Callable[[Conte
 
 
 def _committed(kind: str, context: Context, missing: MissingTool) -> Result:
-    from upstream_patch.records import store
-    from upstream_patch.records.kernel_hash import identity
+    from upstream_patch.records import facts, store
 
-    today = identity(KERNEL).hash
+    records = store.load_all(context.evidence)
+    stale = {fact.record_path for fact in facts.derive(records) if fact.stale}
     newest: dict[str, str] = {}
-    for loaded in store.load_all(context.evidence):
+    for loaded in records:
         record = loaded.record
         if record.body.kind == kind:
-            stale = record.kernel is not None and record.kernel.hash != today
-            newest[record.host] = f"{record.created:%Y-%m-%d}" + (", STALE: the kernel changed since" if stale else "")
+            word = ", STALE: the kernel changed since" if loaded.path in stale else ""
+            newest[record.host] = f"{record.created:%Y-%m-%d}{word}"
     if not newest:
         return Result(Outcome.SKIPPED, f"{missing.what}; no committed record either", missing.fix)
     whose = "; ".join(f"{host} of {day}" for host, day in newest.items())
