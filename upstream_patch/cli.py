@@ -163,7 +163,8 @@ def draft_issue(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
     from upstream_patch.records import facts as derived
     from upstream_patch.records import store
 
-    print(issue.write(out / "drafts", derived.derive(store.load_all(existing(evidence)))))
+    path = issue.write(out / "drafts", derived.derive(store.load_all(existing(evidence))))
+    print(f"{path}: {len(issue.open_holes(path))} holes are open, for a person")
 
 
 @app.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from upstream_patch.errors import UserError
 from upstream_patch.files import write_text
-from upstream_patch.records.facts import Fact
+from upstream_patch.records.facts import Fact, current
 
 BEGIN = "<!-- facts:begin small_m -->"
 END = "<!-- facts:end -->"
@@ -88,17 +88,14 @@ def _row(head: str, cells: Iterable[str]) -> str:
 
 
 def _times(facts: dict[str, Fact], stem: str) -> str:
-    stock, ours, speedup = _numbers(facts, [f"{stem}.{what}" for what in ("stock_us", "ours_us", "speedup")], "bench")
+    stock, ours, speedup = _numbers(facts, [f"{stem}.{what}" for what in ("stock_us", "ours_us", "speedup")])
     return f"{stock:,.1f} -> {ours:,.1f} ({speedup:.1f}x)" if stock and ours and speedup else ""
 
 
 def _megabytes(facts: dict[str, Fact], stem: str) -> str:
-    stock, ours = _numbers(facts, [f"{stem}.{arm}.dram_bytes_read" for arm in ("stock", "ours")], "profile")
+    stock, ours = _numbers(facts, [f"{stem}.{arm}.dram_bytes_read" for arm in ("stock", "ours")])
     return f"{stock / 1e6:,.0f} -> {ours / 1e6:,.0f}" if stock and ours else ""
 
 
-def _numbers(facts: dict[str, Fact], ids: list[str], session: str) -> list[float | None]:
-    for one in ids:
-        if one in facts and facts[one].stale:
-            raise UserError(f"{one} is stale (the kernel changed since): nox -s {session} on {HOST} renews it")
-    return [float(facts[one].value) if one in facts else None for one in ids]
+def _numbers(facts: dict[str, Fact], ids: list[str]) -> list[float | None]:
+    return [float(current(facts[one]).value) if one in facts else None for one in ids]

@@ -59,7 +59,7 @@ def test_before_a_benchmark_the_profiled_calls_are_shown() -> None:
     assert "| 4096 x 128256 | 2,069 -> 296 |" in filled
     assert "4096 x 1024" not in filled
     assert "Nsight" not in readme.fill(EMPTY, [*profiled, *FACTS])
-    with pytest.raises(UserError, match=r"stale.*nox -s profile"):
+    with pytest.raises(UserError, match=r"stale.*renew it on h200"):
         readme.fill(EMPTY, [replace(each, stale=True) for each in profiled])
 
 

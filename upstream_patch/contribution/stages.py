@@ -102,7 +102,7 @@ def _draft_issue(context: Context) -> Result:
     from upstream_patch.records import facts, store
 
     path = issue.write(context.out / "drafts", facts.derive(store.load_all(context.evidence)))
-    return Result(Outcome.RAN, f"{path}: facts are filled in; its holes are for a person")
+    return Result(Outcome.RAN, f"{path}: facts are filled in; {len(issue.open_holes(path))} holes are for a person")
 
 
 def _not_built(what: str) -> Callable[[Context], Result]:

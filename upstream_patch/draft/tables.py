@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from upstream_patch.errors import UserError
+from upstream_patch.measure import suites
 from upstream_patch.problem import Problem, parse_problem
-from upstream_patch.records.facts import Fact, renewal
+from upstream_patch.records.facts import Fact, current
 
 NO_RECORD = "no record"
-SHAPES = ((4096, 1024), (4096, 4096), (4096, 14336), (14336, 4096), (4096, 28672), (4096, 128256))
-"""(K, N) that the tables always name."""
-ROWS = (1, 2, 4, 7, 8, 16)
 _X_SHAPE = {"mk": "[M, K]", "1mk": "[1, M, K]", "b1k": "[M, 1, K]"}
 
 
@@ -28,9 +25,7 @@ class Sheet:
         fact = self._facts.get(fact_id)
         if fact is None:
             return None
-        if fact.stale:
-            raise UserError(f"fact {fact.id} is stale, {renewal(fact)}")
-        self.used[fact_id] = fact
+        self.used[fact_id] = current(fact)
         return fact
 
     def cell(self, fact_id: str, digits: str = ".1f", scale: float = 1.0) -> str:
@@ -68,10 +63,7 @@ def stock_time(sheet: Sheet, host: str) -> str:
         for k, n in dict.fromkeys((problem.k, problem.n) for problem in problems):
             cells = [sheet.cell(f"small_m.{host}.{_at(problems[0], k, n, m).id}.stock_us") for m in rows_of_x]
             body.append([f"{k} x {n}", *cells])
-        parts.append(
-            f"Stock, us per call (median), {_described(problems[0])}\n\n"
-            + markdown(["K x N", *(f"M = {m}" for m in rows_of_x)], body)
-        )
+        parts.append(f"{_described(problems[0])}\n\n" + markdown(["K x N", *(f"M = {m}, us" for m in rows_of_x)], body))
     return "\n\n".join(parts)
 
 
@@ -99,28 +91,22 @@ def ours_against_stock(sheet: Sheet, host: str) -> str:
             "M",
             "N",
             "K",
-            "stock us",
-            "ours us",
+            "stock, us",
+            "ours, us",
             "stock / ours",
             "95% interval",
             "verdict",
-            "stock read",
-            "ours read",
+            "stock, % of read probe",
+            "ours, % of read probe",
         ]
         parts.append(f"{_described(problems[0])}\n\n{markdown(header, body)}")
-    legend = (
-        "us: median of paired rounds. stock / ours: geometric mean of paired ratios, bootstrap interval. read: bytes "
-        "of weights, scales and biases / time / read probe of the same run (newest probe: "
-        f"{sheet.cell(f'probe.{host}.read_gbps', '.0f')}, in GB/s of 1e9 bytes). "
-        "cold: every call reads another copy of the weights, all copies together exceed three last-level caches. "
-        f"Empty kernel under the same timer, us: {sheet.cell(f'probe.{host}.launch_floor_us', '.2f')}."
-    )
-    return "\n\n".join([*parts, legend])
+    probe = [sheet.cell(f"probe.{host}.read_gbps", ".0f"), sheet.cell(f"probe.{host}.launch_floor_us", ".2f")]
+    return "\n\n".join([*parts, markdown(["read probe, GB/s", "empty kernel, us"], [probe])])
 
 
 def profiled(sheet: Sheet, host: str) -> str:
     """What Nsight Compute counted for one call, stock and ours."""
-    problems = sheet.problems("ncu", host) or [_at(_standard()[0], 4096, 128256, m) for m in (1, 4, 7, 8, 16)]
+    problems = sheet.problems("ncu", host) or list(dict.fromkeys(item.problem for item in suites.PROFILES["ncu"]))
     body = []
     for problem in problems:
         for arm in ("stock", "ours"):
@@ -138,8 +124,8 @@ def profiled(sheet: Sheet, host: str) -> str:
                     sheet.cell(f"{stem}.{arm}.kernels").replace("|", "\\|"),
                 ]
             )
-    header = ["M", "N", "K", "dtype", "route", "packed MB", "DRAM read MB", "DRAM %", "us", "registers", "kernel"]
-    return f"MB are 1e6 bytes; packed: weights, scales and biases.\n\n{markdown(header, body)}"
+    sizes = ["packed, MB", "DRAM read, MB", "DRAM, % of peak", "time, us", "registers a thread"]
+    return markdown(["M", "N", "K", "dtype", "arm", *sizes, "kernel"], body)
 
 
 def correctness(sheet: Sheet, host: str) -> str:
@@ -175,7 +161,7 @@ def _alike(problems: Sequence[Problem]) -> list[list[Problem]]:
 
 
 def _standard() -> list[Problem]:
-    return [Problem(m=m, n=n, k=k) for k, n in SHAPES for m in ROWS]
+    return [Problem(m=m, n=n, k=k) for k, n in suites.LLAMA_8B for m in suites.ROWS]
 
 
 def _at(like: Problem, k: int, n: int, m: int) -> Problem:

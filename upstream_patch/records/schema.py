@@ -17,6 +17,8 @@ SCHEMA_VERSION = 1
 REPEATS = 20
 """A right result comes out the same, bit for bit, this many times more."""
 Arm = Literal["stock", "ours"]
+Cache = Literal["cold", "hot"]
+Order = Literal["queue", "chain"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Host = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*$")]
 Microseconds = Annotated[float, Field(gt=0)]
@@ -78,13 +80,18 @@ class CorrectnessBody(Model):
 class Protocol(Model):
     """How a row was timed. The short fact id means cold and queue."""
 
-    cache: Literal["cold", "hot"] = "cold"
-    order: Literal["queue", "chain"] = "queue"
+    cache: Cache = "cold"
+    order: Order = "queue"
     copies: int
     """Distinct weight copies rotated; cold means copies * packed bytes > 3 * last-level cache."""
     ops_per_sample: int
     timer: str
     """What device clock was read, in words."""
+
+
+def row_id(problem: Problem, cache: Cache, order: Order) -> str:
+    """A benchmark row's part of a fact id: the problem, plus ``.hot`` and ``.chain`` where they apply."""
+    return problem.id + ("" if cache == "cold" else f".{cache}") + ("" if order == "queue" else f".{order}")
 
 
 class BenchRow(Model):
@@ -114,9 +121,8 @@ class BenchRow(Model):
 
     @property
     def fact_stem(self) -> str:
-        """The row's part of a fact id: the problem, plus ``.hot`` and ``.chain`` where they apply."""
-        hot = ".hot" if self.protocol.cache == "hot" else ""
-        return self.problem.id + hot + (".chain" if self.protocol.order == "chain" else "")
+        """The row's part of a fact id."""
+        return row_id(self.problem, self.protocol.cache, self.protocol.order)
 
 
 class HostCost(Model):

@@ -23,7 +23,8 @@ _COMMON = frozenset(
     | {"correctness", "affine", "cold", "hot", "queue", "chain"}
 )
 _SHORTEST_NAME = 3
-_HOME = re.compile(r"(?<![\w.-])(?:/(?:home|Users)/[^/\s\"',:;)\]]+|/root(?![\w.-])|[A-Z]:\\Users\\[^\\\s\"']+)")
+_HOME = re.compile(r"(?<![\w.>-])(?:/(?:home|Users)/[^/\s\"',:;)\]]+|/root(?![\w.-])|[A-Z]:\\Users\\[^\\\s\"']+)")
+_TEMPORARY = re.compile(r"(?<![\w.>-])(?:/private)?/(?:tmp|var/tmp|var/folders/\w+/\w+/T)(?![\w.-])")
 _GPU_UUID = re.compile(r"\b(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
@@ -43,7 +44,7 @@ class Scrubber:
         for prefix, label in sorted(self.prefixes, key=lambda pair: -len(pair[0])):
             # Only a whole path prefix: /srv/a must not eat the start of /srv/abc.
             text = re.sub(rf"(?<![\w.-]){re.escape(prefix)}(?![\w.-])", label, text)
-        text = _GPU_UUID.sub("<gpu>", _HOME.sub("<home>", text))
+        text = _TEMPORARY.sub("<tmp>", _GPU_UUID.sub("<gpu>", _HOME.sub("<home>", text)))
         for names, label in ((self.machines, "<host>"), (self.users, "<user>")):
             for name in sorted(names, key=len, reverse=True):
                 if len(name) >= _SHORTEST_NAME and name.lower() not in _COMMON:
@@ -73,9 +74,14 @@ class Scrubber:
         return data
 
 
+ANYWHERE = Scrubber(prefixes=())
+"""What can be told on any machine: homes, temporary folders, GPU ids. A stored text that it would change leaks."""
+
+
 def here() -> Scrubber:
-    """The scrubber of this process: its working folder, homes, Python, temp folder, user and machine names."""
+    """The scrubber of this process: its working folder, homes, Python, site folders, user and machine names."""
     prefixes = {
+        **{path: "<site>" for path in sys.path if os.path.isabs(path) and not path.startswith("/usr/")},
         str(Path.cwd()): "<repo>",
         sys.prefix: "<python>",
         sys.base_prefix: "<python>",
@@ -84,7 +90,7 @@ def here() -> Scrubber:
     }
     both = {**{os.path.realpath(path): label for path, label in prefixes.items()}, **prefixes}
     # A system-wide Python, or a container at "/", names nobody, and would turn half of every path into a label.
-    plain = {"/", "/usr", "/usr/local", "/opt", "/tmp", "/var/tmp"}
+    plain = {"/", "/usr", "/usr/local", "/opt"}
     return Scrubber(
         prefixes=tuple((path, label) for path, label in both.items() if path and path not in plain),
         users=tuple(_distinct([_user(), os.environ.get("SUDO_USER", ""), Path.home().name])),

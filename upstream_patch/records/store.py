@@ -19,10 +19,11 @@ from upstream_patch.errors import UserError
 from upstream_patch.files import write_text
 from upstream_patch.machine import Machine
 from upstream_patch.records import canonical, rules, scrub
-from upstream_patch.records.provenance import TEST_HOST
+from upstream_patch.records.provenance import TEST_HOST, require_commit
 from upstream_patch.records.schema import SCHEMA_VERSION, Body, KernelIdentity, Record
 
 EVIDENCE = Path("evidence")
+LEAK = "holds a path or an id of the machine that wrote it: write it again through the writer"
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,13 @@ def write(
 
     Paths, user names and machine names are replaced before anything is hashed. Raises UserError, and leaves nothing
     behind, when the record breaks a rule: a wrong result in a benchmark, a slow read probe, a host that is not this
-    machine, host ``test`` outside a SyntheticRoot, a value that is not finite.
+    machine, one of ``HOSTS`` with code of no known commit, host ``test`` outside a SyntheticRoot, a value that is not
+    finite.
     """
     base = _base(root)
     scrubber = scrubber or scrub.here()
     _refuse_host(host, root, f"{base.name}/records/{host}")
+    require_commit(host, versions)
     raw = {name: scrubber.data(name, data) for name, data in (attachments or {}).items()}
     created = (created or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
     kind = body.kind
@@ -141,7 +144,7 @@ def load_all(root: Root = EVIDENCE) -> list[LoadedRecord]:
 
 
 def verify(root: Root = EVIDENCE) -> list[Finding]:
-    """Everything wrong with the evidence, in file order: form, hashes, raw files, rules, and files nobody owns."""
+    """Everything wrong with the evidence, in file order: form, hashes, raw files, rules, local paths, stray files."""
     base, findings, owned = _base(root), [], set()
     for file in _files(base):
         loaded, wrong = _examine(file, base, root)
@@ -149,6 +152,7 @@ def verify(root: Root = EVIDENCE) -> list[Finding]:
         owned.add(file.stem)
         if loaded is not None:
             findings += [Finding(loaded.path, field, message) for field, message in rules.violations(loaded.record)]
+            findings += [Finding(_shown(leaking, base), "", LEAK) for leaking in _leaks(file, base)]
     for stray in sorted((base / "records").glob("**/*")):
         if stray.is_file() and (stray.suffix != ".json" or stray.parent.parent != base / "records"):
             findings.append(Finding(_shown(stray, base), "", "not a record"))
@@ -205,6 +209,17 @@ def _attachments(record: Record, folder: Path, shown: str) -> list[Finding]:
         if file.name not in named:
             findings.append(Finding(shown, "attachments", f"raw/{record.id}/{file.name} is not named by the record"))
     return findings
+
+
+def _leaks(file: Path, base: Path) -> Iterator[Path]:
+    """A record's files that hold what the writer takes out wherever it runs."""
+    tree = canonical.loads(file.read_text(encoding="utf-8"))  # as text, a line's end would be the letter before a path
+    if scrub.ANYWHERE.tree(tree) != tree:
+        yield file
+    for raw in sorted((base / "raw" / file.stem).glob("*")):
+        text = raw.read_bytes().decode("latin-1")
+        if scrub.ANYWHERE.text(text) != text:
+            yield raw
 
 
 def _readable(root: Root, host: str) -> Iterator[Record]:
