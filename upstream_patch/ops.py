@@ -36,8 +36,8 @@ class _Plan:
     kernel: Any = None
     arguments: dict[str, Any] = field(default_factory=dict)
     """Of the kernel's launch, all but inputs and stream."""
-    fold: tuple[tuple[int, int], tuple[int, ...]] | None = None
-    """x as rows, and the shape of the result."""
+    fold: bool = False
+    """x is [B, 1, K]: its batch becomes rows for MLX's own route."""
 
 
 _STOCK = _Plan()
@@ -72,10 +72,13 @@ def quantized_matmul(
 
     x: [..., K]; w: [N, K * bits / 32] uint32; scales, biases: [N, K / group_size]; result [..., N]. Our kernel takes
     4-bit affine weights of group size 64, bfloat16 or float16, 1 to 16 rows over all leading axes, on CUDA; MLX's own
-    takes the rest. Errors are those of ``mx.quantized_matmul``. Under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and
-    ``mx.vmap`` use ``install()``: it takes MLX's own route there, since a custom kernel has no derivative.
+    takes the rest. Errors are those of ``mx.quantized_matmul``.
+
+    Our sums hold (128 + q) x in fp32, so they overflow from |x| around 1e35 on. Our kernel has no shapeless form for
+    ``mx.compile``, and no derivative: under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and ``mx.vmap`` use ``install()``,
+    which takes MLX's own route there.
     """
-    if biases is not None and transpose and mode == "affine" and not _thread.transforms:
+    if biases is not None and transpose is True and mode == "affine" and not _thread.transforms:
         # Spelled out, and dtypes compared instead of hashed: every step costs a tenth of a microsecond.
         try:
             key = x.shape, w.shape, scales.shape, biases.shape, group_size, bits, group_size.__class__, bits.__class__
@@ -88,14 +91,15 @@ def quantized_matmul(
             try:
                 y: mx.array = plan.kernel(inputs=[x, w, scales, biases], stream=stream, **plan.arguments)[0]
                 return y
-            except ValueError:
-                if _on_gpu(stream):
+            except (TypeError, ValueError):
+                # not an array, or not a GPU's stream: MLX says so, or runs it; anything else is a fault of ours
+                if _on_gpu(stream) and all(isinstance(each, mx.array) for each in (x, w, scales, biases)):
                     raise
-        elif plan.fold is not None:
-            rows, shape = plan.fold
-            folded = mx.reshape(x, rows, stream=stream)
+        elif plan.fold:
+            # by axes, not by sizes, so that shapeless compilation keeps working
+            folded = mx.flatten(x, 0, 1, stream=stream)
             y = stock_quantized_matmul(folded, w, scales, biases, transpose, group_size, bits, mode, stream=stream)
-            return mx.reshape(y, shape, stream=stream)
+            return mx.expand_dims(y, 1, stream=stream)
     return stock_quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream=stream)
 
 
@@ -130,7 +134,7 @@ def capability() -> routing.Capability | None:
 def require_cuda() -> None:
     """Raises MissingTool where MLX cannot use a CUDA GPU."""
     if not cuda_available():
-        raise MissingTool("no CUDA GPU that MLX can use", "python -m upstream_patch doctor says what is missing")
+        raise MissingTool("no CUDA GPU that MLX can use", "nox -s doctor says what is missing")
 
 
 @cache
@@ -191,9 +195,7 @@ def _plan(problem: Problem, x_shape: tuple[int, ...]) -> _Plan:
             "threadgroup": (variant.threads, 1, 1),
         }
         return _Plan(dtype, _compiled(variant), arguments)
-    if route == "stock_folded":
-        return _Plan(dtype, fold=((problem.m, problem.k), (*x_shape[:-1], problem.n)))
-    return _Plan(dtype)
+    return _Plan(dtype, fold=route == "stock_folded" and len(x_shape) == 3)
 
 
 def _problem(key: Any, dtypes: Any) -> Problem | None:
@@ -276,7 +278,8 @@ def install() -> None:
     """Makes ``mx.quantized_matmul`` ours, for mlx.nn and mlx-lm too. A second call changes nothing.
 
     ``mx.grad``, ``mx.value_and_grad``, ``mx.vjp``, ``mx.jvp`` and ``mx.vmap`` are wrapped as well: inside them every
-    call takes MLX's own route. Names that a program imported from mlx.core before are not reached.
+    call takes MLX's own route. Not reached: names that a program imported from mlx.core before, and functions that were
+    transformed before; those raise in a derivative, since a custom kernel has none.
     """
     if _saved:
         return

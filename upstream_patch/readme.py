@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from upstream_patch.errors import UserError
+from upstream_patch.errors import StaleFact, UserError
 from upstream_patch.files import write_text
 from upstream_patch.records.facts import Fact, current
 
@@ -19,12 +19,15 @@ _PROFILED = re.compile(rf"ncu\.{HOST}\.\w+\.b4\.g64\.bf16\.M(\d+)\.ours\.dram_by
 
 
 def table(facts: Iterable[Fact]) -> str:
-    """The Markdown table: benchmarked times; before there are any, profiled ones; without facts one sentence.
+    """The Markdown table: benchmarked times; before there are any, profiled bytes; one sentence where there is neither.
 
-    Raises UserError when a fact in it is stale.
+    Stale facts are not shown: a sentence stands for them, so that a changed kernel needs no GPU to leave README true.
     """
     by_id = {fact.id: fact for fact in facts}
-    shown = _benchmarked(by_id) or _profiled(by_id)
+    try:
+        shown = _benchmarked(by_id) or _profiled(by_id)
+    except StaleFact as error:
+        return f"The kernel changed since it was last measured: {error.fix}."
     return f"{_where(by_id)}{shown}" if shown else "No benchmark has been recorded yet."
 
 

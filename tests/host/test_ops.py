@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,6 +133,10 @@ def test_a_wide_decode_batch_is_folded_for_stock(cuda: Cuda, monkeypatch: pytest
         ((x_of(4, 512), *weights(48, 512)), {"bits": "4"}),
         ((x_of(4, 512), *weights(48, 512)), {"bits": 4.0}),
         ((x_of(4, 512), *weights(48, 512)), {"group_size": 0}),
+        ((x_of(4, 512), *weights(48, 512)), {"group_size": False}),
+        ((x_of(4, 512), *weights(48, 512)), {"group_size": 64.0}),
+        ((x_of(4, 512), *weights(48, 512)), {"transpose": "no"}),
+        ((x_of(4, 512), *weights(48, 512)), {"transpose": 1}),
         ((x_of(4, 512), *weights(48, 512)), {"group_size": []}),
         ((mx.array(1.0).astype(mx.bfloat16), *weights(48, 512)), {}),
         ((x_of(4, 512),), {}),
@@ -236,6 +241,26 @@ def test_what_the_launch_refuses_on_a_gpu_is_not_hidden(cuda: Cuda, monkeypatch:
 def test_which_streams_are_a_gpus(stream: Any) -> None:
     expected = mx.default_device() == mx.Device(mx.gpu) if stream is None else stream in (mx.gpu, mx.Device(mx.gpu))
     assert ops._on_gpu(stream) is expected
+
+
+def test_what_only_looks_like_an_array_is_refused_by_mlx(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def typed(inputs: list[Any], **_: Any) -> Any:
+        assert not all(isinstance(each, mx.array) for each in inputs)
+        raise TypeError("incompatible function arguments")
+
+    monkeypatch.setattr(ops, "_compiled", lambda variant: typed)
+    x = SimpleNamespace(shape=(4, 512), dtype=mx.bfloat16)
+    with pytest.raises(TypeError, match="quantized_matmul"):
+        upstream_patch.quantized_matmul(x, *weights(48, 512))
+
+
+def test_the_folded_route_keeps_shapeless_compilation(cuda: Cuda) -> None:
+    given = weights(128, 512)
+    compiled = mx.compile(lambda x: upstream_patch.quantized_matmul(x, *given), shapeless=True)
+    for rows in (32, 40):
+        x = x_of(rows, 1, 512)
+        mx.eval(x, *given)
+        assert compiled(x).shape == (rows, 1, 128)
 
 
 def test_plans_are_bounded(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:

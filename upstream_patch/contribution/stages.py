@@ -23,11 +23,12 @@ def _doctor(context: Context) -> Result:
 
 def _build(context: Context) -> Result:
     from upstream_patch.compile import compile_all, nvrtc
-    from upstream_patch.terminal import bar, compile_table
+    from upstream_patch.terminal import bar, compile_tables
 
     with bar("compiling") as advance:
         results = compile_all(progress=advance)
-    context.console.print(compile_table(results))
+    for table in compile_tables(results):
+        context.console.print(table)
     kernels = len({result.variant for result in results})
     archs = list(dict.fromkeys(result.arch for result in results))
     spilling = len({result.variant for result in results if result.spills})

@@ -31,7 +31,7 @@ def show_summary(stages: Sequence[Stage], results: Mapping[str, Result], context
         owned = _records(context)
     except UserError as error:
         console.print(Text(f"\nthe committed records cannot be read: {error}", style="red"))
-        owned = {}
+        return
     if owned:
         console.print(Text("\nCommitted records", style="bold"))
         console.print(_owned(owned))

@@ -96,8 +96,16 @@ def _memory(system: System) -> int:
     return int(total.group(1)) * 1024 if total else 0
 
 
+_NEEDED = (
+    *("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet"),
+    *("cuDeviceGetName", "cuDeviceGetAttribute", "cuDeviceTotalMem_v2"),
+)
+
+
 def _libcuda(system: System) -> Any:
-    return None if system.name == "Darwin" else system.library("libcuda.so.1", "libcuda.so")
+    """The driver's library, if it is whole: a stub lacks what is not needed to link."""
+    library = None if system.name == "Darwin" else system.library("libcuda.so.1", "libcuda.so")
+    return library if library is not None and all(hasattr(library, name) for name in _NEEDED) else None
 
 
 def _cuda_gpu(system: System, driver: str | None) -> Gpu | None:
@@ -137,8 +145,10 @@ def _apple_gpu(system: System) -> Gpu | None:
         displays = json.loads(answer.out)["SPDisplaysDataType"]
     except (ValueError, KeyError, TypeError):
         return None
-    for display in displays:
-        model = display.get("sppci_model") or display.get("_name")
+    for display in displays if isinstance(displays, list) else []:
+        if not isinstance(display, dict):
+            continue
+        model = str(display.get("sppci_model") or display.get("_name") or "")
         if model and "Apple" in model:
             cores = str(display.get("sppci_cores", ""))
             # Unified memory: the GPU's is the machine's.
