@@ -8,13 +8,13 @@ from pathlib import Path
 
 from upstream_patch.errors import StaleFact, UserError
 from upstream_patch.files import write_text
+from upstream_patch.measure.suites import LLAMA_8B, ROWS
 from upstream_patch.records.facts import Fact, current
 
 BEGIN = "<!-- facts:begin small_m -->"
 END = "<!-- facts:end -->"
 HOST = "h200"
-WEIGHTS = ("4096x1024", "4096x4096", "4096x14336", "14336x4096", "4096x28672", "4096x128256")
-ROWS = (1, 2, 4, 7, 8, 16)
+WEIGHTS = tuple(f"{k}x{n}" for k, n in LLAMA_8B)
 _PROFILED = re.compile(rf"ncu\.{HOST}\.\w+\.b4\.g64\.bf16\.M(\d+)\.ours\.dram_bytes_read")
 
 

@@ -249,7 +249,7 @@ def test_what_only_looks_like_an_array_is_refused_by_mlx(cuda: Cuda, monkeypatch
         raise TypeError("incompatible function arguments")
 
     monkeypatch.setattr(ops, "_compiled", lambda variant: typed)
-    x = SimpleNamespace(shape=(4, 512), dtype=mx.bfloat16)
+    x: Any = SimpleNamespace(shape=(4, 512), dtype=mx.bfloat16)
     with pytest.raises(TypeError, match="quantized_matmul"):
         upstream_patch.quantized_matmul(x, *weights(48, 512))
 

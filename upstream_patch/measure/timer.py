@@ -162,10 +162,11 @@ class Timer:
 def plan_ops(timer: Timer, arms: Sequence[Work], copies: int, *, sample_us: float = SAMPLE_US) -> int:
     """How many operations a sample of these arms needs; the same number for all.
 
-    Enough that the fastest arm lasts ``sample_us``, in whole passes over the weight copies, at least two. When the host
-    cannot enqueue that many (MLX lets about 10 graphs be in flight), or the device waits for something in so many,
-    halve; the rotation goes on across samples, so that the weights stay cold. Raises NotLinear, or HostTooSlow, when
-    no number is left for which half the operations take half the time.
+    Enough that the fastest arm lasts ``sample_us``, and at least two; rounded up to whole passes over the weight copies
+    unless that is more than MAX_OPS. When the host cannot enqueue that many (MLX lets about 10 graphs be in flight), or
+    the device waits for something in so many, halve time and pass. The rotation goes on across samples, so the weights
+    stay cold where a sample ends within a pass. Raises NotLinear, or HostTooSlow, when no number is left for which half
+    the operations take half the time.
     """
     least_us, wanted_us = sample_us / 8, sample_us
     while True:
