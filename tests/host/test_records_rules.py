@@ -150,10 +150,35 @@ def test_paths_users_and_machines_leave_every_string(synthetic: Any) -> None:
         ("C:\\Users\\jane\\x", "<home>\\x"),
         ("from /tmp/site/a.h, /var/tmp/b, /private/tmp/c", "from <tmp>/site/a.h, <tmp>/b, <tmp>/c"),
         ("<repo>/tmp/x <repo>/home/x /tmpfs /srv/tmp", "<repo>/tmp/x <repo>/home/x /tmpfs /srv/tmp"),
+        ("/scratch/jane-data/x", "/scratch/<user>-data/x"),
+        ("--out=/mnt/jane_nfs/a janet/b /x/janet", "--out=/mnt/<user>_nfs/a janet/b /x/janet"),
+        ("//nas/node-17-data, D:\\jane_x", "//nas/<host>-data, D:\\<user>_x"),
+        ("jane@node-17:/x x.jane", "<user>@<host>:/x x.<user>"),
     ],
 )
 def test_scrubber(text: str, expected: str) -> None:
     assert JANE.text(text) == expected
+
+
+@pytest.mark.parametrize("user", ["nvidia", "python", "linux", "apple", "grace", "bench", "small_m", "our_kernel"])
+def test_a_name_that_a_product_has_too(synthetic: Any, user: str) -> None:
+    """Such a user must be able to store a record, and nothing in it may lose its meaning."""
+    gpu = Gpu(name="NVIDIA Grace our_kernel", vendor="nvidia", l2_bytes=1_000_000)
+    machine = synthetic.machine.model_copy(update={"gpu": gpu, "cpu": "NVIDIA Grace", "os": "Linux 6"})
+    row = synthetic.bench_row(7, ours_kernels=["our_kernel", "small_m"])
+    synthetic.write(synthetic.bench([row]), machine=machine, scrubber=Scrubber(prefixes=(), users=(user,)))
+    (loaded,) = synthetic.load()
+    record = loaded.record
+    assert record.machine == machine
+    assert record.body.rows[0].ours_kernels == ["our_kernel", "small_m"]
+    assert record.command == "python -m upstream_patch bench"
+    assert record.kernel == synthetic.kernel
+
+
+def test_paths_leave_every_field(synthetic: Any) -> None:
+    row = synthetic.bench_row(7, ours_kernels=["/srv/tree/k.cu"])
+    text = synthetic.write(synthetic.bench([row]), scrubber=JANE).read_text()
+    assert '["<repo>/k.cu"]' in text
 
 
 def test_site_folders_are_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,20 +25,20 @@ def write(out: Path, facts: Sequence[Fact], hosts: Sequence[str] = CUDA_HOSTS) -
     """Write ``out/issue_cuda_small_m.md``, or bring the tables of the one there up to date, and return its path.
 
     The issue is about CUDA: of the facts, those of machines with an NVIDIA GPU are used. What a person wrote between
-    the tables is kept. Raises UserError for a stale fact (with the command that renews it), a table that was edited by
-    hand, and facts of the synthetic host unless ``hosts`` names it (only tests do).
+    the tables is kept, byte for byte. Raises UserError for a stale fact (with the command that renews it), a table that
+    was edited by hand or is gone, and facts of the synthetic host unless ``hosts`` names it (only tests do).
     """
     path = out / FILE_NAME
     fresh = render(facts, hosts)
     if path.exists():
-        fresh = managed.merge(path.read_text(encoding="utf-8"), fresh, str(path))
+        fresh = managed.merge(managed.read(path), fresh, str(path))
     write_text(path, fresh)
     return path
 
 
 def open_holes(path: Path) -> list[Hole]:
-    """The places of a written draft where a person's words are still missing."""
-    return holes.open_holes(path.read_text(encoding="utf-8"), REQUIRED)
+    """The places of a written draft where a person's words are still missing. Raises UserError if it is not UTF-8."""
+    return holes.open_holes(managed.read(path), REQUIRED)
 
 
 def render(facts: Sequence[Fact], hosts: Sequence[str] = CUDA_HOSTS) -> str:
@@ -52,8 +52,8 @@ def render(facts: Sequence[Fact], hosts: Sequence[str] = CUDA_HOSTS) -> str:
     sheet = Sheet(facts)
 
     def per_host(family: str, table: Callable[[Sheet, str], str]) -> str:
-        shown = [host for host in hosts if (family, host) in have] or hosts[:1]
-        return "\n\n".join(f"#### {host}\n\n{table(sheet, host)}" for host in shown)
+        shown = [host for host in hosts if (family, host) in have]
+        return "\n\n".join(f"#### {host}\n\n{table(sheet, host)}" for host in shown) or NO_RECORD
 
     blocks = {
         "stock_time": per_host("small_m", tables.stock_time),
@@ -64,7 +64,8 @@ def render(facts: Sequence[Fact], hosts: Sequence[str] = CUDA_HOSTS) -> str:
     }
     # After the tables: these name the records that the tables used.
     blocks["machines"] = _machines(sheet)
-    blocks["commands"] = _commands(sheet)
+    # Its heading is in the block: outside, it would look like a person's answer to the hole above it.
+    blocks["commands"] = f"Commands that made the records:\n\n{_commands(sheet)}"
     blocks["records"] = _records(sheet)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),

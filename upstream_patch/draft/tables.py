@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, product
 
-from upstream_patch.measure import suites
 from upstream_patch.problem import Problem, parse_problem
+from upstream_patch.records.correctness_facts import KINDS
 from upstream_patch.records.facts import Fact, current
 
 NO_RECORD = "no record"
+_COUNTS = ("cases", "passed", "rows_equal_alone", "written")
+_ERRORS = ("max_norm_error", "stock_max_norm_error", "max_ulp", "stock_max_ulp")
 _X_SHAPE = {"mk": "[M, K]", "1mk": "[1, M, K]", "b1k": "[M, 1, K]"}
 
 
@@ -57,20 +59,20 @@ class Sheet:
 def stock_time(sheet: Sheet, host: str) -> str:
     """Stock time by M, one row a shape, one table for each dtype, quantization and shape of x."""
     parts = []
-    for problems in _alike(sheet.problems("small_m", host) or _standard()):
+    for problems in _alike(sheet.problems("small_m", host)):
         rows_of_x = sorted({problem.m for problem in problems})
         body = []
         for k, n in dict.fromkeys((problem.k, problem.n) for problem in problems):
             cells = [sheet.cell(f"small_m.{host}.{_at(problems[0], k, n, m).id}.stock_us") for m in rows_of_x]
             body.append([f"{k} x {n}", *cells])
         parts.append(f"{_described(problems[0])}\n\n" + markdown(["K x N", *(f"M = {m}, us" for m in rows_of_x)], body))
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) or NO_RECORD
 
 
 def ours_against_stock(sheet: Sheet, host: str) -> str:
     """One row a problem: both times, the ratio with its interval, the verdict, the share of the read probe."""
     parts = []
-    for problems in _alike(sheet.problems("small_m", host) or _standard()):
+    for problems in _alike(sheet.problems("small_m", host)):
         body = []
         for problem in problems:
             stem = f"small_m.{host}.{problem.id}"
@@ -101,14 +103,15 @@ def ours_against_stock(sheet: Sheet, host: str) -> str:
         ]
         parts.append(f"{_described(problems[0])}\n\n{markdown(header, body)}")
     probe = [sheet.cell(f"probe.{host}.read_gbps", ".0f"), sheet.cell(f"probe.{host}.launch_floor_us", ".2f")]
+    if not parts:
+        return NO_RECORD
     return "\n\n".join([*parts, markdown(["read probe, GB/s", "empty kernel, us"], [probe])])
 
 
 def profiled(sheet: Sheet, host: str) -> str:
     """What Nsight Compute counted for one call, stock and ours."""
-    problems = sheet.problems("ncu", host) or list(dict.fromkeys(item.problem for item in suites.PROFILES["ncu"]))
     body = []
-    for problem in problems:
+    for problem in sheet.problems("ncu", host):
         for arm in ("stock", "ours"):
             stem = f"ncu.{host}.{problem.id}"
             body.append(
@@ -125,27 +128,26 @@ def profiled(sheet: Sheet, host: str) -> str:
                 ]
             )
     sizes = ["packed, MB", "DRAM read, MB", "DRAM, % of peak", "time, us", "registers a thread"]
-    return markdown(["M", "N", "K", "dtype", "arm", *sizes, "kernel"], body)
+    return markdown(["M", "N", "K", "dtype", "arm", *sizes, "kernel"], body) if body else NO_RECORD
 
 
 def correctness(sheet: Sheet, host: str) -> str:
+    """Our kernel's cases, ordinary data apart from data made to break it."""
     body = []
-    for dtype in ("bf16", "f16", "f32"):
-        stem = f"correctness.{host}.{dtype}"
-        if dtype != "f32" or sheet.get(f"{stem}.cases"):
+    for dtype, kind in product(("bf16", "f16", "f32"), KINDS):
+        stem = f"correctness.{host}.{dtype}.{kind}"
+        if sheet.get(f"{stem}.cases"):
             body.append(
                 [
                     dtype,
-                    sheet.cell(f"{stem}.cases", ".0f"),
-                    sheet.cell(f"{stem}.passed", ".0f"),
-                    sheet.cell(f"{stem}.max_norm_error", ".3g"),
-                    sheet.cell(f"{stem}.stock_max_norm_error", ".3g"),
-                    sheet.cell(f"{stem}.max_ulp", ".3g"),
-                    sheet.cell(f"{stem}.stock_max_ulp", ".3g"),
+                    kind,
+                    *(sheet.cell(f"{stem}.{count}", ".0f") for count in _COUNTS),
+                    *(sheet.cell(f"{stem}.{error}", ".3g") for error in _ERRORS),
                 ]
             )
-    header = ["dtype", "cases", "passed", "norm error, ours", "norm error, stock", "max ulp, ours", "max ulp, stock"]
-    return markdown(header, body)
+    header = ["dtype", "data", "cases", "passed", "rows equal alone", "written"]
+    errors = ["norm error, ours", "norm error, stock", "max ulp, ours", "max ulp, stock"]
+    return markdown([*header, *errors], body) if body else NO_RECORD
 
 
 def markdown(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
@@ -158,10 +160,6 @@ def _alike(problems: Sequence[Problem]) -> list[list[Problem]]:
     return [
         list(group) for _, group in groupby(problems, key=lambda p: (p.dtype, p.mode, p.bits, p.group_size, p.layout))
     ]
-
-
-def _standard() -> list[Problem]:
-    return [Problem(m=m, n=n, k=k) for k, n in suites.LLAMA_8B for m in suites.ROWS]
 
 
 def _at(like: Problem, k: int, n: int, m: int) -> Problem:

@@ -10,10 +10,11 @@ from datetime import datetime
 from statistics import median
 
 from upstream_patch import kernels
-from upstream_patch.errors import UserError
+from upstream_patch.errors import StaleFact
 from upstream_patch.kernels.tuning import DEVICE_CLASSES
 from upstream_patch.problem import Problem
-from upstream_patch.records import canonical, kernel_hash, stats
+from upstream_patch.records import canonical, kernel_hash, rules, stats
+from upstream_patch.records.correctness_facts import matrix_values
 from upstream_patch.records.ncu_facts import UNITS, launch_values
 from upstream_patch.records.schema import BenchBody, BenchRow, CaseResult, CorrectnessBody, HostCost, NcuLaunch, Record
 from upstream_patch.records.store import LoadedRecord
@@ -75,7 +76,8 @@ def derive(records: Sequence[LoadedRecord], today: Callable[[str], str] | None =
 
     Several records may hold one row (a problem's benchmark, its profile, a dtype's correctness). All facts of a row
     come from one of them: the newest in which what is said about our kernel is not stale, or else the newest.
-    ``today`` maps a kernel's name to its hash now; it is given only in tests.
+    A correctness record that holds a part of the matrix of an older one gives none. ``today`` maps a kernel's name to
+    its hash now; it is given only in tests.
     """
     kept: dict[str, list[Fact]] = {}
     up_to_date: set[str] = set()
@@ -83,6 +85,8 @@ def derive(records: Sequence[LoadedRecord], today: Callable[[str], str] | None =
     speeds = _speeds(ordered)
     for loaded in ordered:
         record = loaded.record
+        if rules.part_of_matrix(record, [other.record for other in ordered]):
+            continue
         changed = record.kernel is not None and (today or _hash_today)(record.kernel.name) != record.kernel.hash
         for row in _rows(record, speeds):
             stale = changed or row.retuned
@@ -109,11 +113,11 @@ def derive(records: Sequence[LoadedRecord], today: Callable[[str], str] | None =
 
 
 def current(fact: Fact) -> Fact:
-    """The fact itself. Raises UserError, with the command that renews it, when it is stale."""
+    """The fact itself. Raises StaleFact, with the command that renews it, when it is stale."""
     if fact.stale:
-        raise UserError(
-            f"fact {fact.id} is stale, the kernel or its tuning changed since {fact.record_path}: "
-            f"renew it on {fact.host} with `{fact.command}`"
+        raise StaleFact(
+            f"fact {fact.id} is stale, the kernel or its tuning changed since {fact.record_path}",
+            f"renew it on {fact.host} with `{fact.command}`",
         )
     return fact
 
@@ -218,19 +222,8 @@ def _bench_row(stem: str, row: BenchRow, probe: float, speed: _Speed) -> Iterato
 
 
 def _correctness(stem: str, cases: Sequence[CaseResult]) -> Iterator[_Value]:
-    passed = [case for case in cases if case.passed]
-    yield _Value(f"{stem}.cases", len(cases), "count", ours=True)
-    yield _Value(f"{stem}.passed", len(passed), "count", ours=True)
-    yield _Value(f"{stem}.min_repeats_equal", min(case.repeats_equal for case in cases), "count", ours=True)
-    checks = [case.check for case in cases if case.kernels]  # the others took MLX's own route
-    if checks:
-        yield _Value(f"{stem}.max_norm_error", max(check.norm_error for check in checks), "norm", ours=True)
-        yield _Value(f"{stem}.max_ulp", max(check.max_ulp for check in checks), "ulp", ours=True)
-    errors = [check.stock_norm_error for check in checks if check.stock_norm_error is not None]
-    ulps = [check.stock_max_ulp for check in checks if check.stock_max_ulp is not None]
-    if checks and len(errors) == len(ulps) == len(checks):
-        yield _Value(f"{stem}.stock_max_norm_error", max(errors), "norm")
-        yield _Value(f"{stem}.stock_max_ulp", max(ulps), "ulp")
+    for name, value, unit, ours in matrix_values(cases):
+        yield _Value(f"{stem}.{name}", value, unit, ours)
 
 
 def _ncu(stem: str, problem: Problem, launches: Sequence[NcuLaunch]) -> Iterator[_Value]:
