@@ -26,6 +26,7 @@ PINS = ("--constraint", "constraints.txt")
 # MLX's CUDA wheel wants an NVIDIA driver; everywhere else the CPU wheel (on macOS: the Metal one) does.
 MLX = "cuda" if sys.platform == "linux" and shutil.which("nvidia-smi") else "cpu"
 EXTRAS = (MLX, "compile", "simulate")
+nox.options.envdir = f".nox/{MLX}"  # the two wheels install the same files, so each has its own environments
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,15 @@ class Verb:
 
 VERBS = (
     Verb("contribution", ("contribution",), "The main job: every stage from doctor to drafts.", EXTRAS),
-    Verb("doctor", ("doctor",), "What this machine has, and what each missing piece would enable."),
+    Verb("doctor", ("doctor",), "What this machine has, and what each missing piece would enable.", EXTRAS),
     Verb("build", ("build",), "Compile the kernels for every architecture; no GPU needed.", ("compile",)),
     Verb("simulate", ("simulate",), "Run the kernel on the CPU with every check; no GPU needed.", ("simulate",)),
     Verb("correctness", ("correctness",), "Run the matrix on a CUDA GPU and record it."),
     Verb("bench", ("bench",), "Time stock against ours on a CUDA GPU and record it."),
+    Verb("facts", ("facts",), "List every value derived from the records; -- --json.", ()),
+    Verb("draft", ("draft", "issue"), "Write the issue's fact sheet; its prose is for a person.", ()),
+    Verb("readme", ("readme",), "Fill README's table from the facts.", ()),
+    Verb("records", ("records", "verify"), "Check every record: form, hashes, rules.", ()),
     Verb("profile", ("profile",), "Profile stock and ours with Nsight Compute and record it."),
 )
 
@@ -103,6 +108,8 @@ def types(session: nox.Session) -> None:
 @nox.session(default=False)
 def pins(session: nox.Session) -> None:
     """Write constraints.txt anew: exact versions for every platform, read by pip and uv alike."""
+    if session.venv_backend == "none":
+        session.error("pins needs an environment of its own: run it without --no-venv")
     session.install(*nox.project.dependency_groups(PROJECT, "run"))
     options = ("--universal", "--python-version=3.11", "--fork-strategy=fewest", "--no-annotate", "--no-emit-index-url")
     header = ("--custom-compile-command", "nox -s pins")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ app.add_typer(draft_app, name="draft")
 Evidence = Annotated[Path, typer.Option(help="Folder of the records.")]
 Out = Annotated[Path, typer.Option(help="Folder that drafts are written to.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
-Suite = Annotated[str, typer.Option(help="Which list of problems.")]
+Suite = Annotated[str, typer.Option(help="Which list of problems: small-m, or smoke, which takes seconds.")]
 EVIDENCE = Path("evidence")
 OUT = Path("out")
 SUITE = "small-m"
@@ -37,9 +38,18 @@ def main() -> None:
     if len(sys.argv) == 1:
         sys.argv.append("--help")
     try:
-        raise SystemExit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
+        if code == 130:  # typer turns Ctrl-C into it
+            fail("stopped", code)
+        sys.stdout.flush()
+        raise SystemExit(code)
     except UserError as error:
         fail(str(error), error.exit_code)
+    except BrokenPipeError:  # as in `facts | head`: nobody reads on, which is no fault
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+    except (OSError, UnicodeError) as error:
+        fail(f"{type(error).__name__}: {error}", 2)
     except (typer.Abort, KeyboardInterrupt):
         fail("stopped", 130)
     except Exception as error:
@@ -60,10 +70,12 @@ def command_line() -> str:
     return shlex.join(["python", "-m", "upstream_patch", *sys.argv[1:]])
 
 
-def existing(path: Path) -> Path:
+def existing(path: Path, *, folder: bool = True) -> Path:
     """The path, if it is there: a wrong folder must not look like one without records."""
-    if not path.exists():
-        raise UserError(f"no {path} here: run from the root of the repository, or name another")
+    if not (path.is_dir() if folder else path.is_file()):
+        raise UserError(
+            f"no {'folder' if folder else 'file'} {path} here: run from the repository's root, or name another"
+        )
     return path
 
 
@@ -89,11 +101,12 @@ def build(
 ) -> None:
     """Compile every kernel with NVRTC and show registers, shared memory and spills. Needs no GPU."""
     from upstream_patch.compile import compile_all
-    from upstream_patch.terminal import bar, compile_table
+    from upstream_patch.terminal import bar, compile_tables
 
     with bar("compiling") as advance:
         results = compile_all(arch or None, progress=advance)
-    Console().print(compile_table(results))
+    for table in compile_tables(results):
+        Console().print(table)
 
 
 @app.command()
@@ -129,8 +142,10 @@ def simulate(
 @app.command()
 def bench(suite: Suite = SUITE, evidence: Evidence = EVIDENCE) -> None:
     """Time stock against ours on this machine's CUDA GPU and record it."""
+    from upstream_patch.measure.suites import suite as known
     from upstream_patch.recording import record_bench
 
+    known(suite)
     stored = record_bench(command_line(), suite, evidence)
     print(f"{stored.detail}: {stored.path}")
 
@@ -153,7 +168,8 @@ def records_verify(evidence: Evidence = EVIDENCE) -> None:
     for finding in findings:
         print(finding)
     if findings:
-        raise UserError(f"{len(findings)} faults in {evidence}; take the files back from git, or measure again")
+        count = "1 fault" if len(findings) == 1 else f"{len(findings)} faults"
+        raise UserError(f"{count} in {evidence}; take the files back from git, or measure again")
     print(f"{len(store.load_all(evidence))} records are as they were written")
 
 
@@ -171,6 +187,8 @@ def facts(
     if as_json:
         print(derived.to_json(found))
         return
+    if not found:
+        raise UserError(f"no fact{f' that begins with {prefix}' if prefix else ''} in {evidence}")
     for fact in found:
         value = fact.value if isinstance(fact.value, str) else f"{fact.value:.6g}"
         stale = "  STALE" if fact.stale else ""
@@ -184,7 +202,8 @@ def draft_issue(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
     from upstream_patch.records import facts as derived
     from upstream_patch.records import store
 
-    print(issue.write(out / "drafts", derived.derive(store.load_all(existing(evidence)))))
+    path = issue.write(out / "drafts", derived.derive(store.load_all(existing(evidence))))
+    print(f"{path}: {len(issue.open_holes(path))} holes are open, for a person")
 
 
 @app.command()
@@ -198,7 +217,7 @@ def readme(
     from upstream_patch.records import facts as derived
     from upstream_patch.records import store
 
-    text = existing(path).read_text(encoding="utf-8")
+    text = existing(path, folder=False).read_text(encoding="utf-8")
     found = derived.derive(store.load_all(existing(evidence)))
     if check:
         if page.fill(text, found) != text:
@@ -212,6 +231,9 @@ def contribution(suite: Suite = SUITE, out: Out = OUT, evidence: Evidence = EVID
     """The main job: doctor, build, correctness, bench, profile, records, drafts, and a summary at the end."""
     from upstream_patch.contribution import Context
     from upstream_patch.contribution import contribution as run
+    from upstream_patch.measure.suites import suite as known
 
+    known(suite)
+    existing(evidence)
     context = Context(evidence=evidence, out=out, console=Console(), command=command_line(), suite=suite)
     raise SystemExit(run(context))

@@ -81,9 +81,14 @@ def compile_all(
     archs = tuple(kernels.ARCHS if archs is None else archs)
     options = tuple(kernels.OPTIONS if options is None else options)
     compiler = nvrtc()
+    archs = tuple(arch if arch.startswith("sm_") else f"sm_{arch}" for arch in archs)
     unknown = [arch for arch in archs if arch.rstrip("af") not in compiler.archs]
-    if unknown:
+    if set(unknown) & set(kernels.ARCHS):
         raise MissingTool(f"NVRTC {compiler.version} does not know {', '.join(unknown)}", NVRTC_FIX)
+    if unknown:
+        raise UserError(f"no architecture {', '.join(unknown)}; known: {', '.join(sorted(compiler.archs))}")
+    if variants is None and (foreign := [arch for arch in archs if not kernels.variants(arch)]):
+        raise UserError(f"no kernel is launched on {', '.join(foreign)}; known: {', '.join(kernels.ARCHS)}")
     jobs = [(variant, arch) for arch in archs for variant in (variants or kernels.variants(arch))]
     results: list[CompileResult] = []
     # NVRTC is called through ctypes, which lets go of the interpreter's lock meanwhile.

@@ -21,3 +21,9 @@ class MissingTool(UserError):
         super().__init__(f"{what}: {fix}")
         self.what = what
         self.fix = fix
+
+
+class StaleFact(MissingTool):
+    """A number is asked for that was measured on another kernel than today's; ``fix`` is what measures it again."""
+
+    exit_code = 5

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, wraps
+from math import prod
+from threading import local
 from typing import Any
 
 import mlx.core as mx
 
 from upstream_patch import kernels, machine, routing
+from upstream_patch.errors import MissingTool
 from upstream_patch.kernels.tuning import GROUP
 from upstream_patch.problem import DType, Problem
 
@@ -26,16 +29,29 @@ _MOST_PLANS = 4096  # a server sees a new prompt length again and again
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to do with one combination of shapes and dtypes; neither field set means MLX's own route."""
+    """What to do with one combination of shapes and dtypes; neither kernel nor fold means MLX's own route."""
 
-    launch: Callable[[list[mx.array], Any], mx.array] | None = None
-    fold: tuple[tuple[int, int], tuple[int, ...]] | None = None
-    """x as rows, and the shape of the result."""
+    dtype: mx.Dtype | None = None
+    """Of x, scales and biases, with w in uint32; None: of any."""
+    kernel: Any = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Of the kernel's launch, all but inputs and stream."""
+    fold: bool = False
+    """x is [B, 1, K]: its batch becomes rows for MLX's own route."""
 
 
 _STOCK = _Plan()
-_plans: dict[Any, _Plan] = {}
-_depth = {"transforms": 0}  # calls under way in a function transformation, where a custom kernel has no derivative
+_UNKNOWN = _Plan(dtype=mx.bool_)
+_WORDS = mx.uint32
+_latest: dict[Any, _Plan] = {}  # by shapes: the plan of the dtypes they last came with
+_plans: dict[Any, _Plan] = {}  # by shapes and dtypes
+
+
+class _Thread(local):
+    transforms = 0  # calls under way in a function transformation, where a custom kernel has no derivative
+
+
+_thread = _Thread()
 _saved: dict[str, Any] = {}  # what install() replaced
 
 
@@ -56,18 +72,34 @@ def quantized_matmul(
 
     x: [..., K]; w: [N, K * bits / 32] uint32; scales, biases: [N, K / group_size]; result [..., N]. Our kernel takes
     4-bit affine weights of group size 64, bfloat16 or float16, 1 to 16 rows over all leading axes, on CUDA; MLX's own
-    takes the rest. Errors are those of ``mx.quantized_matmul``. Under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and
-    ``mx.vmap`` use ``install()``: it takes MLX's own route there, since a custom kernel has no derivative.
+    takes the rest. Errors are those of ``mx.quantized_matmul``.
+
+    Our sums hold (128 + q) x in fp32, so they overflow from |x| around 1e35 on. Our kernel has no shapeless form for
+    ``mx.compile``, and no derivative: under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and ``mx.vmap`` use ``install()``,
+    which takes MLX's own route there.
     """
-    if biases is not None and transpose and mode == "affine" and not _depth["transforms"] and _on_cuda(stream):
-        plan = _plan_of(x, w, scales, biases, group_size, bits)
-        if plan.launch is not None:
-            return plan.launch([x, w, scales, biases], stream)
-        if plan.fold is not None:
-            rows, shape = plan.fold
-            folded = mx.reshape(x, rows, stream=stream)
+    if biases is not None and transpose is True and mode == "affine" and not _thread.transforms:
+        # Spelled out, and dtypes compared instead of hashed: every step costs a tenth of a microsecond.
+        try:
+            key = x.shape, w.shape, scales.shape, biases.shape, group_size, bits, group_size.__class__, bits.__class__
+            plan = _latest.get(key, _UNKNOWN)
+            if not (x.dtype == scales.dtype == biases.dtype == plan.dtype and w.dtype == _WORDS):
+                plan = _other_plan(key, x, w, scales, biases)
+        except (AttributeError, TypeError):  # not arrays, or not numbers: MLX says so
+            plan = _STOCK
+        if plan.kernel is not None:
+            try:
+                y: mx.array = plan.kernel(inputs=[x, w, scales, biases], stream=stream, **plan.arguments)[0]
+                return y
+            except (TypeError, ValueError):
+                # not an array, or not a GPU's stream: MLX says so, or runs it; anything else is a fault of ours
+                if _on_gpu(stream) and all(isinstance(each, mx.array) for each in (x, w, scales, biases)):
+                    raise
+        elif plan.fold:
+            # by axes, not by sizes, so that shapeless compilation keeps working
+            folded = mx.flatten(x, 0, 1, stream=stream)
             y = stock_quantized_matmul(folded, w, scales, biases, transpose, group_size, bits, mode, stream=stream)
-            return mx.reshape(y, shape, stream=stream)
+            return mx.expand_dims(y, 1, stream=stream)
     return stock_quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream=stream)
 
 
@@ -78,11 +110,14 @@ def small_m_call(
 
     Raises ValueError where the kernel does not take the arguments.
     """
-    problem = _problem(_key(x, w, scales, biases), None, None)
+    key = x.shape, w.shape, scales.shape, biases.shape, GROUP, 4
+    problem = _problem(key, (x.dtype, w.dtype, scales.dtype, biases.dtype))
     device = capability()
     if problem is None or device is None or not routing.takes_small_m(problem, device):
         raise ValueError("the small-M kernel does not take these arguments here")
-    return _launcher(problem, x.shape, init_value)([x, w, scales, biases], None)
+    plan = _plan(problem, x.shape)
+    y: mx.array = plan.kernel(inputs=[x, w, scales, biases], init_value=init_value, **plan.arguments)[0]
+    return y
 
 
 def cuda_available() -> bool:
@@ -96,14 +131,16 @@ def capability() -> routing.Capability | None:
     return None if found is None else found[0]
 
 
+def require_cuda() -> None:
+    """Raises MissingTool where MLX cannot use a CUDA GPU."""
+    if not cuda_available():
+        raise MissingTool("no CUDA GPU that MLX can use", "nox -s doctor says what is missing")
+
+
 @cache
 def _device() -> tuple[routing.Capability, int] | None:
     """Compute capability and multiprocessors."""
-    gpu = machine.probe().gpu if cuda_available() else None
-    if gpu is None or gpu.compute_capability is None or gpu.multiprocessors is None:
-        return None
-    major, minor = gpu.compute_capability.split(".")
-    return (int(major), int(minor)), gpu.multiprocessors
+    return machine.cuda_device() if cuda_available() else None
 
 
 def route_of(problem: Problem) -> routing.Route:
@@ -121,62 +158,62 @@ def kernel_symbol(problem: Problem) -> str | None:
 # --- dispatch
 
 
-def _on_cuda(stream: Any) -> bool:
+def _on_gpu(stream: Any) -> bool:
     if stream is None:
         kind: Any = mx.default_device().type
     elif isinstance(stream, mx.DeviceType):
         kind = stream
     else:
         kind = getattr(getattr(stream, "device", stream), "type", None)
-    return kind is not None and kind == mx.gpu and _device() is not None
+    return kind is not None and kind == mx.gpu
 
 
-def _key(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array) -> Any:
-    return x.shape, w.shape, scales.shape, biases.shape, x.dtype, w.dtype, scales.dtype, biases.dtype
-
-
-def _plan_of(
-    x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, group_size: int | None, bits: int | None
-) -> _Plan:
-    try:
-        key = _key(x, w, scales, biases)
-        plan = _plans.get((key, group_size, bits))
-    except (AttributeError, TypeError):  # not arrays, or not numbers: MLX says so
-        return _STOCK
+def _other_plan(key: tuple[Any, ...], x: mx.array, w: mx.array, scales: mx.array, biases: mx.array) -> _Plan:
+    """The plan of shapes that were not seen before, or last came with other dtypes."""
+    dtypes = x.dtype, w.dtype, scales.dtype, biases.dtype
+    plan = _plans.get((key, dtypes))
     if plan is None:
         if len(_plans) >= _MOST_PLANS:
             _plans.clear()
-        plan = _plans[key, group_size, bits] = _plan(key, group_size, bits)
+            _latest.clear()
+        problem = _problem(key, dtypes)
+        plan = _plans[key, dtypes] = _STOCK if problem is None else _plan(problem, x.shape)
+    if plan.dtype is not None:
+        _latest[key] = plan
     return plan
 
 
-def _plan(key: Any, group_size: int | None, bits: int | None) -> _Plan:
-    problem = _problem(key, group_size, bits)
-    if problem is None:
-        return _STOCK
-    route, x_shape = route_of(problem), key[0]
+def _plan(problem: Problem, x_shape: tuple[int, ...]) -> _Plan:
+    dtype = mx.bfloat16 if problem.dtype == "bf16" else mx.float16
+    route = route_of(problem)
     if route == "small_m":
-        return _Plan(launch=_launcher(problem, x_shape, None))
-    if route == "stock_folded":
-        return _Plan(fold=((problem.m, problem.k), (*x_shape[:-1], problem.n)))
-    return _STOCK
+        variant, blocks = _variant(problem)
+        arguments = {
+            "output_shapes": [(*x_shape[:-1], problem.n)],
+            "output_dtypes": [dtype],
+            "grid": (blocks * variant.threads, 1, 1),
+            "threadgroup": (variant.threads, 1, 1),
+        }
+        return _Plan(dtype, _compiled(variant), arguments)
+    return _Plan(dtype, fold=route == "stock_folded" and len(x_shape) == 3)
 
 
-def _problem(key: Any, group_size: int | None, bits: int | None) -> Problem | None:
-    """The problem behind a key; None where it is not contiguous rows times 2-D weights, or is wrong."""
-    x_shape, w_shape, scales_shape, biases_shape, dtype, w_dtype, scales_dtype, biases_dtype = key
-    group_size, bits = group_size or GROUP, bits or 4
+def _problem(key: Any, dtypes: Any) -> Problem | None:
+    """The problem behind the arguments; None where it is not contiguous rows times 2-D weights, or is wrong."""
+    x_shape, w_shape, scales_shape, biases_shape, group_size, bits, *kinds = key
+    dtype, w_dtype, scales_dtype, biases_dtype = dtypes
+    if not {int, type(None)}.issuperset(kinds):  # 4.0 is the same key as 4
+        return None
+    group_size, bits = GROUP if group_size is None else group_size, 4 if bits is None else bits
     if len(w_shape) != 2 or w_dtype != mx.uint32 or not (dtype == scales_dtype == biases_dtype):
         return None
     n, k = w_shape[0], x_shape[-1] if x_shape else 0
-    rows = 1
-    for size in x_shape[:-1]:
-        rows *= size
-    if dtype not in _DTYPES or rows * n * k == 0 or k % group_size or w_shape[1] * 32 != k * bits:
+    rows = prod(x_shape[:-1])
+    if dtype not in _DTYPES or rows * n * k * group_size == 0 or k % group_size or w_shape[1] * 32 != k * bits:
         return None
     if not (scales_shape == biases_shape == (n, k // group_size)):
         return None
-    one_row_each = len(x_shape) > 2 and rows > x_shape[-2]
+    decode = len(x_shape) > 2 and x_shape[-2] == 1
     return Problem(
         m=rows,
         n=n,
@@ -184,7 +221,7 @@ def _problem(key: Any, group_size: int | None, bits: int | None) -> Problem | No
         bits=bits,
         group_size=group_size,
         dtype=_DTYPES[dtype],
-        layout="b1k" if one_row_each else "mk",
+        layout="b1k" if decode else "mk",
     )
 
 
@@ -196,29 +233,6 @@ def _variant(problem: Problem) -> tuple[kernels.Variant, int]:
     if found is None:
         raise RuntimeError("no CUDA device that MLX can use")
     return kernels.small_m_variant(problem.dtype, problem.m, problem.n, problem.k, *found)
-
-
-def _launcher(
-    problem: Problem, x_shape: tuple[int, ...], init_value: float | None
-) -> Callable[[list[mx.array], Any], mx.array]:
-    variant, blocks = _variant(problem)
-    kernel = _compiled(variant)
-    shapes, dtypes = [(*x_shape[:-1], problem.n)], [mx.bfloat16 if problem.dtype == "bf16" else mx.float16]
-    grid, threads = (blocks * variant.threads, 1, 1), (variant.threads, 1, 1)
-
-    def call(inputs: list[mx.array], stream: Any) -> mx.array:
-        outputs: list[mx.array] = kernel(
-            inputs=inputs,
-            output_shapes=shapes,
-            output_dtypes=dtypes,
-            grid=grid,
-            threadgroup=threads,
-            init_value=init_value,
-            stream=stream,
-        )
-        return outputs[0]
-
-    return call
 
 
 def _kernel_name(variant: kernels.Variant) -> str:
@@ -264,7 +278,8 @@ def install() -> None:
     """Makes ``mx.quantized_matmul`` ours, for mlx.nn and mlx-lm too. A second call changes nothing.
 
     ``mx.grad``, ``mx.value_and_grad``, ``mx.vjp``, ``mx.jvp`` and ``mx.vmap`` are wrapped as well: inside them every
-    call takes MLX's own route. Names that a program imported from mlx.core before are not reached.
+    call takes MLX's own route. Not reached: names that a program imported from mlx.core before, and functions that were
+    transformed before; those raise in a derivative, since a custom kernel has none.
     """
     if _saved:
         return
@@ -296,15 +311,15 @@ def installed() -> Iterator[None]:
 
 @contextmanager
 def _transforming() -> Iterator[None]:
-    _depth["transforms"] += 1
+    _thread.transforms += 1
     try:
         yield
     finally:
-        _depth["transforms"] -= 1
+        _thread.transforms -= 1
 
 
 def _noting(transform: Callable[..., Any]) -> Callable[..., Any]:
-    """The transformation, with the depth raised while it runs and while a function it returned runs."""
+    """The transformation, with ``transforms`` raised while it runs and while a function it returned runs."""
 
     @wraps(transform)
     def outer(*args: Any, **keywords: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a quantized matmul problem is, and how many bytes and operations it must move."""
+"""What a quantized matmul problem is, and how many bytes it must move."""
 
 from __future__ import annotations
 
@@ -52,15 +52,6 @@ class Problem(BaseModel):
     def packed_bytes(self) -> int:
         """Weights, scales and biases: the bytes that must be read once, whatever M is."""
         return self.weight_bytes + self.scale_bytes
-
-    @property
-    def io_bytes(self) -> int:
-        """Activations read plus outputs written, once each."""
-        return (self.m * self.k + self.m * self.n) * DTYPE_BYTES[self.dtype]
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.m * self.n * self.k
 
     @property
     def weights_id(self) -> str:

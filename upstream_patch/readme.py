@@ -2,30 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from upstream_patch.errors import UserError
+from upstream_patch.errors import StaleFact, UserError
 from upstream_patch.files import write_text
-from upstream_patch.records.facts import Fact
+from upstream_patch.measure.suites import LLAMA_8B, ROWS
+from upstream_patch.records.facts import Fact, current
 
 BEGIN = "<!-- facts:begin small_m -->"
 END = "<!-- facts:end -->"
 HOST = "h200"
-WEIGHTS = ("4096x1024", "4096x4096", "4096x14336", "14336x4096", "4096x28672", "4096x128256")
-ROWS = (1, 2, 4, 7, 8, 16)
+WEIGHTS = tuple(f"{k}x{n}" for k, n in LLAMA_8B)
+_PROFILED = re.compile(rf"ncu\.{HOST}\.\w+\.b4\.g64\.bf16\.M(\d+)\.ours\.dram_bytes_read")
 
 
 def table(facts: Iterable[Fact]) -> str:
-    """The Markdown table; one sentence where there is no fact yet. Raises UserError when a fact in it is stale."""
+    """The Markdown table: benchmarked times; before there are any, profiled bytes; one sentence where there is neither.
+
+    Stale facts are not shown: a sentence stands for them, so that a changed kernel needs no GPU to leave README true.
+    """
     by_id = {fact.id: fact for fact in facts}
-    lines = [_row("K x N", [f"M = {m}" for m in ROWS]), _row("---", ["---:"] * len(ROWS))]
-    empty = True
-    for weights in WEIGHTS:
-        cells = [_cell(by_id, f"small_m.{HOST}.{weights}.b4.g64.bf16.M{m}") for m in ROWS]
-        empty = empty and not any(cells)
-        lines.append(_row(weights.replace("x", " x "), [cell or "not run" for cell in cells]))
-    return "No benchmark has been recorded yet." if empty else "\n".join(lines)
+    try:
+        shown = _benchmarked(by_id) or _profiled(by_id)
+    except StaleFact as error:
+        return f"The kernel changed since it was last measured: {error.fix}."
+    return f"{_where(by_id)}{shown}" if shown else "No benchmark has been recorded yet."
+
+
+def _where(facts: dict[str, Fact]) -> str:
+    """The machine and MLX of the host's records."""
+    of_host = {one.rpartition(".")[2]: fact.value for one, fact in facts.items() if one.startswith(f"record.{HOST}-")}
+    named = [str(of_host[what]) for what in ("gpu", "mlx") if what in of_host]
+    where = f"One {named[0]}, MLX {named[1]}; " if len(named) == 2 else ""
+    return f"{where}affine 4-bit weights, group size 64, bf16, x is [M, K]. "
+
+
+def _benchmarked(facts: dict[str, Fact]) -> str:
+    title = "Cold weights, the released wheel's own queue: stock -> ours in microseconds (speedup)."
+    rows = {weights: [_times(facts, f"small_m.{HOST}.{weights}.b4.g64.bf16.M{m}") for m in ROWS] for weights in WEIGHTS}
+    return _markdown(title, ROWS, rows)
+
+
+def _profiled(facts: dict[str, Fact]) -> str:
+    """No times: a profiled call is not a benchmark."""
+    title = (
+        "Megabytes that one call reads from memory, by Nsight Compute: stock -> ours. No benchmark of these kernels is "
+        "recorded yet."
+    )
+    ms = sorted({int(match[1]) for one in facts if (match := _PROFILED.match(one))})
+    stems = {weights: [f"ncu.{HOST}.{weights}.b4.g64.bf16.M{m}" for m in ms] for weights in WEIGHTS}
+    rows = {weights: [_megabytes(facts, stem) for stem in those] for weights, those in stems.items()}
+    return _markdown(title, ms, {weights: cells for weights, cells in rows.items() if any(cells)})
+
+
+def _markdown(title: str, ms: Sequence[int], rows: dict[str, list[str]]) -> str:
+    """Empty where no cell has anything."""
+    if not any(any(cells) for cells in rows.values()):
+        return ""
+    lines = [title, "", _row("K x N", [f"M = {m}" for m in ms]), _row("---", ["---:"] * len(ms))]
+    lines += [
+        _row(weights.replace("x", " x "), [cell or "not run" for cell in cells]) for weights, cells in rows.items()
+    ]
+    return "\n".join(lines)
 
 
 def fill(text: str, facts: Iterable[Fact]) -> str:
@@ -50,11 +90,15 @@ def _row(head: str, cells: Iterable[str]) -> str:
     return f"| {' | '.join([head, *cells])} |"
 
 
-def _cell(facts: dict[str, Fact], stem: str) -> str:
-    found = [facts.get(f"{stem}.{what}") for what in ("stock_us", "ours_us", "speedup")]
-    stock, ours, speedup = found
-    if stock is None or ours is None or speedup is None:
-        return ""
-    if any(fact is not None and fact.stale for fact in found):
-        raise UserError(f"{stem} is stale (the kernel changed since it was measured): nox -s bench on {HOST} renews it")
-    return f"{float(stock.value):,.1f} -> {float(ours.value):,.1f} ({float(speedup.value):.1f}x)"
+def _times(facts: dict[str, Fact], stem: str) -> str:
+    stock, ours, speedup = _numbers(facts, [f"{stem}.{what}" for what in ("stock_us", "ours_us", "speedup")])
+    return f"{stock:,.1f} -> {ours:,.1f} ({speedup:.1f}x)" if stock and ours and speedup else ""
+
+
+def _megabytes(facts: dict[str, Fact], stem: str) -> str:
+    stock, ours = _numbers(facts, [f"{stem}.{arm}.dram_bytes_read" for arm in ("stock", "ours")])
+    return f"{stock / 1e6:,.0f} -> {ours / 1e6:,.0f}" if stock and ours else ""
+
+
+def _numbers(facts: dict[str, Fact], ids: list[str]) -> list[float | None]:
+    return [float(current(facts[one]).value) if one in facts else None for one in ids]

@@ -10,6 +10,7 @@ from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import probe
 from upstream_patch.records import host_id, versions
 from upstream_patch.records.kernel_hash import identity
+from upstream_patch.records.provenance import require_commit
 from upstream_patch.records.schema import Body
 from upstream_patch.records.store import EVIDENCE, Root, write
 from upstream_patch.terminal import bar
@@ -26,19 +27,17 @@ class Stored:
 
 
 def require_cuda() -> None:
-    """Raise MissingTool where MLX cannot use a CUDA GPU."""
+    """Raise MissingTool where MLX is missing, or cannot use a CUDA GPU; UserError where the record would be refused."""
     try:
         from upstream_patch import ops
-
-        available = ops.cuda_available()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mlx":
             raise
         raise MissingTool(
             "MLX is not installed", "pip install -e '.[cuda]' in the clone, on a machine with an NVIDIA GPU"
         ) from error
-    if not available:
-        raise MissingTool("no CUDA GPU that MLX can use", "python -m upstream_patch doctor says what is missing")
+    ops.require_cuda()
+    require_commit(host_id(probe()), versions())
 
 
 def record_correctness(command: str, evidence: Root = EVIDENCE) -> Stored:

@@ -75,14 +75,6 @@ def from_bits(bits: NDArray[np.unsignedinteger], dtype: DType) -> F64:
         return bits.view(np.float16 if dtype == "f16" else np.float32).astype(np.float64)
 
 
-def to_bits(values: F64, dtype: DType) -> NDArray[np.unsignedinteger]:
-    """The inverse of ``from_bits``, rounding to nearest even."""
-    rounded = round_to(values, dtype).astype(np.float32)
-    if dtype == "bf16":
-        return (rounded.view(np.uint32) >> 16).astype(np.uint16)
-    return rounded.astype(np.float16).view(np.uint16) if dtype == "f16" else rounded.view(np.uint32)
-
-
 def _row_chunks(rows: int, row_bytes: int) -> Iterator[slice]:
     step = max(1, _CHUNK_BYTES // max(1, row_bytes))
     return (slice(start, min(rows, start + step)) for start in range(0, rows, step))

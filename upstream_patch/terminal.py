@@ -56,28 +56,17 @@ def show_findings(console: Console, findings: Sequence[Finding]) -> None:
         console.print(ways)
 
 
-def compile_table(results: Sequence[CompileResult]) -> Table:
-    """One row a kernel, one column an architecture; empty where the architecture does not launch that kernel."""
-    archs = list(dict.fromkeys(result.arch for result in results))
-    table = plain_table(title="registers / bytes spilled (stores and loads), a thread")
-    table.add_column("kernel", no_wrap=True)
-    for column in ("threads", "shared B", *archs):
-        table.add_column(column, justify="right", no_wrap=True)
-    by_kernel: dict[str, dict[str, CompileResult]] = {}
-    for result in results:
-        by_kernel.setdefault(result.variant, {})[result.arch] = result
-    for name, cells in by_kernel.items():
-        shared = " / ".join(dict.fromkeys(f"{cell.shared_bytes:,}" for cell in cells.values()))
-        threads = str(next(iter(cells.values())).threads)
-        table.add_row(name, threads, shared, *(_usage(cells.get(arch)) for arch in archs))
-    return table
-
-
-def _usage(result: CompileResult | None) -> Text:
-    if result is None:
-        return Text()
-    spilled = result.spill_stores + result.spill_loads
-    return Text(f"{result.registers} / {spilled}", style="red" if result.spills else "")
+def compile_tables(results: Sequence[CompileResult]) -> Iterator[Table]:
+    """A table an architecture, narrow enough for 80 columns: what each kernel takes, spills in red."""
+    for arch in dict.fromkeys(result.arch for result in results):
+        table = plain_table(arch, "threads", "shared B", "registers", "spilled B")
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for result in (each for each in results if each.arch == arch):
+            spilled = Text(str(result.spill_stores + result.spill_loads), style="red" if result.spills else "")
+            numbers = (str(result.threads), f"{result.shared_bytes:,}", str(result.registers))
+            table.add_row(result.variant, *numbers, spilled)
+        yield table
 
 
 def plain_table(*columns: str, title: str | None = None) -> Table:

@@ -7,24 +7,56 @@ from typing import Any
 import numpy as np
 import pytest
 
-from upstream_patch.correctness import Case, MlxArms, answer, compile_ahead, complaints, matrix, run_case
+from upstream_patch import kernels
+from upstream_patch.correctness import (
+    Case,
+    MlxArms,
+    answer,
+    compile_ahead,
+    complaints,
+    matrix,
+    matrix_here,
+    run_case,
+)
+from upstream_patch.errors import MissingTool
+from upstream_patch.machine import cuda_device
 
 pytestmark = pytest.mark.needs_cuda
 
 
+def _cases() -> list[Case]:
+    """Of this device; where there is none, those of an H200, which are then skipped."""
+    try:
+        return matrix_here()
+    except (MissingTool, ImportError):
+        return matrix()
+
+
+CASES = _cases()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    compile_ahead(matrix())
+    compile_ahead(CASES)
 
 
-@pytest.mark.parametrize("case", matrix(), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_case(case: Case) -> None:
     assert complaints(run_case(case, MlxArms())) == []
 
 
+def test_the_cases_launch_every_instance_of_this_device() -> None:
+    found = cuda_device()
+    assert found is not None
+    launched = {symbol for case in CASES for symbol in MlxArms().kernels(case)}
+    (major, minor), _ = found
+    for variant in kernels.variants(f"sm_{major}{minor}"):
+        assert any(symbol.startswith(variant.name) for symbol in launched), variant.name
+
+
 def test_our_kernel_overwrites_whatever_the_output_held() -> None:
     arms = MlxArms()
-    case = matrix()[0]
+    case = CASES[0]
     prepared = arms.prepare(case, answer(case))
     filled = arms.ours_over(prepared, (float("nan"), 7.0))
     np.testing.assert_array_equal(filled[0], filled[1])

@@ -85,6 +85,7 @@ def correctness(*checks: Check) -> CorrectnessBody:
             repeats_equal=20,
             rows_equal_alone=True,
             written=True,
+            kernels=["ours_kernel"],
         )
         for index, check in enumerate(checks or (GOOD, GOOD))
     ]

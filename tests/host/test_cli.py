@@ -76,11 +76,43 @@ def test_a_mistake_is_one_line_and_not_zero(arguments: tuple[str, ...], told: st
 
 
 @pytest.mark.needs_compile
-def test_an_arch_that_the_compiler_does_not_know_is_one_line(tmp_path: Path) -> None:
-    done = call("build", "--arch", "sm_12", cwd=tmp_path)
-    assert done.returncode == 3
+@pytest.mark.parametrize(
+    ("arch", "said"),
+    [("sm_12", "no architecture sm_12; known: "), ("sm_75", "no kernel is launched on sm_75; known: ")],
+)
+def test_an_arch_that_is_not_ours_is_one_line_with_those_that_are(arch: str, said: str, tmp_path: Path) -> None:
+    done = call("build", "--arch", arch, cwd=tmp_path)
+    assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert "does not know sm_12:" in done.stderr
+    assert said in done.stderr
+    assert "sm_121" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("facts", "--evidence", "README.md"),
+        ("records", "verify", "--evidence", "README.md"),
+        ("contribution", "--evidence", "nowhere"),
+        ("contribution", "--suite", "nope"),
+        ("bench", "--suite", "nope"),
+        ("facts", "--prefix", "zzz"),
+        ("draft", "issue", "--out", "README.md"),
+        ("readme", "--path", "evidence"),
+    ],
+)
+def test_a_wrong_place_or_name_is_one_line_and_a_code(words: tuple[str, ...], root: Path) -> None:
+    done = call(*words, cwd=root)
+    assert done.returncode != 0
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
+
+
+def test_a_reader_that_stops_early_gets_no_message(root: Path) -> None:
+    script = f"{sys.executable} -m upstream_patch facts | head -1"
+    done = subprocess.run(["bash", "-c", script], cwd=root, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
 
 
 @pytest.mark.parametrize("verb", ["correctness", "bench", "profile"])

@@ -11,7 +11,7 @@ from rich.console import Console
 from upstream_patch import compile as compiling
 from upstream_patch import kernels
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.terminal import compile_table
+from upstream_patch.terminal import compile_tables
 
 BODY = """
 #include <cuda_bf16.h>
@@ -121,7 +121,8 @@ def test_options_reach_the_compiler() -> None:
 
 # What one SM has, and what one block may take of it (CUDA C++ programming guide, compute capabilities).
 REGISTERS = 65536
-SHARED = {"sm_80": 163, "sm_90": 227, "sm_100": 227, "sm_120": 99, "sm_121": 99}
+SHARED = {"sm_80": 163, "sm_86": 99, "sm_87": 163, "sm_89": 99, "sm_90": 227} | dict.fromkeys(["sm_120", "sm_121"], 99)
+SHARED |= dict.fromkeys(["sm_100", "sm_103", "sm_110"], 227)
 
 
 @pytest.mark.needs_compile
@@ -134,12 +135,15 @@ def test_every_kernel_compiles_for_every_arch_and_can_be_launched_where_it_is_me
     assert [r for r in results if r.shared_bytes > SHARED[r.arch] * 1024] == []
 
 
-def test_the_table_leaves_out_what_an_arch_does_not_launch() -> None:
+def test_the_tables_fit_80_columns_and_lose_nothing() -> None:
     def result(variant: str, arch: str, spills: int = 0) -> compiling.CompileResult:
-        return compiling.CompileResult(variant, arch, 120, 1000, spills, 0, 256)
+        return compiling.CompileResult(variant, arch, 120, 200_704, spills, 0, 256)
 
-    console = Console(width=100, record=True, file=StringIO())
-    console.print(compile_table([result("a", "sm_80"), result("a", "sm_90", 8), result("b", "sm_90")]))
+    name = "small_m_bf16_r16_w16_s2_b4"
+    console = Console(width=80, record=True, file=StringIO())
+    for table in compile_tables([result(name, "sm_80"), result(name, "sm_90", 8), result("b", "sm_90")]):
+        console.print(table)
     lines = [line.split() for line in console.export_text().splitlines()]
-    assert ["a", "256", "1,000", "120", "/", "0", "120", "/", "8"] in lines
-    assert ["b", "256", "1,000", "120", "/", "0"] in lines
+    assert lines.index(["sm_80", "threads", "shared", "B", "registers", "spilled", "B"]) == 0
+    assert [name, "256", "200,704", "120", "8"] in lines
+    assert [name, "256", "200,704", "120", "0"] in lines

@@ -160,18 +160,17 @@ def test_without_a_gpu_it_rests_on_the_committed_records_and_says_whose(
     from upstream_patch.records import store
 
     evidence = root / "evidence"
-    hosts = {loaded.record.host for loaded in store.load_all(evidence) if loaded.record.body.kind == "bench"}
-    if not hosts:
-        pytest.skip("no benchmark has been recorded yet")
+    hosts = {loaded.record.host for loaded in store.load_all(evidence) if loaded.record.body.kind == "ncu"}
+    assert "h200" in hosts
     monkeypatch.setattr(recording, "require_cuda", no_gpu)
     here = replace(context, evidence=evidence)
-    results = run_chain([stage for stage in STAGES if stage.name == "bench"], here)
-    assert results["bench"].outcome is Outcome.RECORDS
-    assert all(host in results["bench"].detail for host in hosts)
-    show_summary([stage for stage in STAGES if stage.name == "bench"], results, here)
+    results = run_chain([stage for stage in STAGES if stage.name == "profile"], here)
+    assert results["profile"].outcome is Outcome.RECORDS
+    assert all(host in results["profile"].detail for host in hosts)
+    show_summary([stage for stage in STAGES if stage.name == "profile"], results, here)
     committed, _, not_run = said(context).partition("Nobody has run this yet")
     assert all(f"\n{host} " in committed for host in hosts)
-    assert not any(line.split()[0] in hosts and " bench" in line for line in not_run.splitlines()[1:] if line.strip())
+    assert not any(line.split()[0] in hosts and " profile" in line for line in not_run.splitlines()[1:] if line.strip())
 
 
 def test_a_damaged_record_fails_the_check_and_the_draft_is_not_written(context: Context) -> None:

@@ -9,14 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from upstream_patch.correctness import Answer, Case, complaints, matrix, run_case, run_cases
-from upstream_patch.correctness.cases import repeats_of
+from upstream_patch.correctness import Answer, Case, answer, complaints, matrix, run_case, run_cases
+from upstream_patch.correctness.cases import DISTINCT_ROWS, repeats_of
 from upstream_patch.problem import DType, Problem
 from upstream_patch.reference import DISTRIBUTIONS, F64, Distribution, Inputs, make_inputs, pack, round_to
 from upstream_patch.reference import from_bits as values_of
-from upstream_patch.reference import to_bits as bits_of
 
 Array = np.ndarray[Any, Any]
+
+
+def bits_of(values: F64, dtype: DType) -> Array:
+    """The inverse of ``from_bits``."""
+    rounded = round_to(values, dtype).astype(np.float32)
+    if dtype == "bf16":
+        return (rounded.view(np.uint32) >> 16).astype(np.uint16)
+    return rounded.astype(np.float16).view(np.uint16) if dtype == "f16" else rounded.view(np.uint32)
 
 
 def fp32_kernel(inputs: Inputs) -> F64:
@@ -196,6 +203,39 @@ def test_the_wrong_route_and_a_kernel_that_raises() -> None:
     bodies = run_cases([SMALL, SMALL], NumpyArms(on_inputs=explode))
     assert [case.check.passed for case in bodies.cases] == [False, False]
     assert "raised RuntimeError: Unable to load kernel" in bodies.cases[0].check.bound
+
+
+def test_a_refusal_shared_with_stock_is_a_failed_environment() -> None:
+    class Refuses(NumpyArms):
+        def stock(self, prepared: Inputs) -> Array:
+            raise RuntimeError("Failed to compile kernel:\n cannot open file")
+
+    def explode(inputs: Inputs) -> Inputs:
+        raise RuntimeError("Failed to compile kernel:\n cannot open file")
+
+    both = run_case(SMALL, Refuses(on_inputs=explode), REPEATS)
+    assert not both.check.passed and not both.passed
+    assert "this environment cannot run it: RuntimeError: Failed to compile kernel: cannot open" in both.check.bound
+    ours = run_case(SMALL, Refuses(), REPEATS)
+    assert complaints(ours, REPEATS) == [] and ours.check.stock_norm_error is None
+    assert ours.check.bound.endswith("; stock unavailable: RuntimeError: Failed to compile kernel: cannot open file")
+    wrong = run_case(SMALL, Refuses(on_output=drop_tail), REPEATS)
+    assert not wrong.check.passed and "stock unavailable: RuntimeError" in wrong.check.bound
+
+
+def swap_last_tiles(y: F64, call: int) -> F64:
+    y = y.copy()
+    y[:, -32:] = np.roll(y[:, -32:], 16, axis=1)
+    return y
+
+
+def test_rows_of_weights_in_turn_are_a_reference_for_every_column() -> None:
+    case = Case("turns", Problem(m=3, n=2000, k=64), distinct=DISTINCT_ROWS)
+    given = answer(case)
+    np.testing.assert_allclose(given.inputs.reference(), given.reference, rtol=1e-13)
+    np.testing.assert_array_equal(given.inputs.packed[DISTINCT_ROWS:], given.inputs.packed[: 2000 - DISTINCT_ROWS])
+    assert lines(case, NumpyArms()) == ""
+    assert "first at m=0 n=1968" in lines(case, NumpyArms(on_output=swap_last_tiles))
 
 
 def test_progress_counts_every_case() -> None:

@@ -132,13 +132,13 @@ def test_every_quantization_of_the_matrix_has_a_right_reference() -> None:
     assert len(seen) > 25
 
 
-def test_both_arms_refusing_alike_is_right() -> None:
+def test_both_arms_refusing_alike_is_no_answer() -> None:
     class Refuses(StockTwice):
         def _call(self, given: Operands) -> Bits:
             raise ValueError("[quantized_matmul] no")
 
     result = run_case(Case("refused", Problem(m=1, n=8, k=64), route="any"), Refuses())
-    assert result.check.passed and result.check.bound == "raises as stock: [quantized_matmul] no"
+    assert not result.check.passed and result.check.bound.endswith("cannot run it: ValueError: [quantized_matmul] no")
 
     class RefusesElsewise(Refuses):
         def ours(self, prepared: tuple[Operands, Any], repeats: int) -> list[Bits]:
@@ -183,8 +183,8 @@ class Ops:
     def kernel_symbol(self, problem: Problem) -> str:
         return "small_m_stand_in"
 
-    def cuda_available(self) -> bool:
-        return False
+    def require_cuda(self) -> None:
+        raise MissingTool("no CUDA GPU", "doctor")
 
     def small_m_call(self, x: Any, w: Any, scales: Any, biases: Any, *, init_value: float | None = None) -> Any:
         self.fills.append(init_value)

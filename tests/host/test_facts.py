@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from upstream_patch.errors import UserError
 from upstream_patch.problem import Problem
-from upstream_patch.records.facts import Fact, derive, require, to_json
+from upstream_patch.records.facts import Fact, current, derive, to_json
 from upstream_patch.records.schema import HostCost
 
 STEM = "small_m.test.4096x4096.b4.g64.bf16.M7"
@@ -83,6 +83,17 @@ def test_another_tuning_today_makes_a_row_stale(synthetic: Any, recorded: str, s
     facts = by_id(synthetic)
     assert facts[f"{STEM}.ours_us"].stale is stale
     assert not facts[f"{STEM}.stock_us"].stale
+
+
+def test_a_device_that_lost_its_tuning_makes_its_rows_stale(synthetic: Any) -> None:
+    gpu = synthetic.machine.gpu.model_copy(update={"compute_capability": "7.0", "multiprocessors": 80})
+    machine = synthetic.machine.model_copy(update={"gpu": gpu})
+    rows = [synthetic.bench_row(7, ours_kernels=["small_m_bf16_r8_w16_s2_b4"]), synthetic.bench_row(8)]
+    synthetic.write(synthetic.bench(rows), machine=machine)
+    facts = by_id(synthetic)
+    assert facts[f"{STEM}.ours_us"].stale
+    assert not facts[f"{STEM}.stock_us"].stale
+    assert not facts[STEM.replace("M7", "M8") + ".ours_us"].stale  # another kernel: its name carries no tuning
 
 
 def test_profiler_facts(synthetic: Any) -> None:
@@ -158,19 +169,59 @@ def test_the_newest_that_is_not_stale_wins(synthetic: Any) -> None:
     assert (none.value, none.stale) == (5.0, True)
 
 
-def test_require(synthetic: Any) -> None:
+def sources(facts: dict[str, Fact], row: str) -> set[str]:
+    return {fact.record_path for name, fact in facts.items() if name.startswith(f"{row}.")}
+
+
+def test_a_row_is_of_one_record(synthetic: Any) -> None:
+    """Times of two runs side by side would be no pair: with our kernel of one record comes stock of that record."""
+    other = synthetic.kernel.model_copy(update={"hash": NEW})
+    bodies = [
+        (synthetic.bench([synthetic.bench_row(7), synthetic.bench_row(8)]), synthetic.bench([synthetic.bench_row(7)])),
+        (synthetic.ncu((7,)), synthetic.ncu((7,))),
+        (synthetic.correctness(), synthetic.correctness()),
+    ]
+    paths = [
+        [
+            synthetic.write(body, age, kernel=kernel).name
+            for body, age, kernel in zip(pair, (0, 9), kernels, strict=True)
+        ]
+        for pair, kernels in ((pair, (synthetic.kernel, other)) for pair in bodies)
+    ]
+    rows = (STEM, "ncu.test.4096x4096.b4.g64.bf16.M7", "correctness.test.bf16")
+    older, newer = ([f"evidence/records/test/{pair[at]}" for pair in paths] for at in (0, 1))
+    for today, expected in (("ab" * 32, older), (NEW, newer), ("ef" * 32, newer)):
+        facts = by_id(synthetic, today)
+        assert [sources(facts, row) for row in rows] == [{path} for path in expected]
+        assert facts[f"{STEM}.ours_us"].stale is (today == "ef" * 32)
+    # A row that only the older record holds stays, and what says nothing of our kernel is the newest.
+    facts = by_id(synthetic, NEW)
+    assert sources(facts, STEM.replace("M7", "M8")) == {older[0]}
+    assert sources(by_id(synthetic), "probe.test") == {newer[0]}
+
+
+def test_stock_profiled_alone_does_not_hide_a_pair(synthetic: Any) -> None:
+    synthetic.write(synthetic.ncu((7,)))
+    alone = synthetic.ncu((7,))
+    synthetic.write(alone.model_copy(update={"launches": alone.launches[:1]}), 1)
+    assert "ncu.test.4096x4096.b4.g64.bf16.M7.ours.duration_us" in by_id(synthetic)
+
+
+def test_only_a_profiler_names_stocks_kernels(synthetic: Any) -> None:
+    synthetic.write(synthetic.bench([synthetic.bench_row(7), synthetic.bench_row(8, ours_kernels=[])]))
+    facts = by_id(synthetic)
+    assert facts[f"{STEM}.ours_kernels"].value == "ours_kernel"
+    assert [name for name in facts if name.endswith("_kernels")] == [f"{STEM}.ours_kernels"]
+
+
+def test_a_stale_fact_says_what_renews_it(synthetic: Any) -> None:
     path = synthetic.write(synthetic.bench([synthetic.bench_row(7)]), command="nox -s bench")
-    fresh, old = derive(synthetic.load(), lambda kernel: "ab" * 32), derive(synthetic.load(), lambda kernel: NEW)
-    assert require(fresh, f"{STEM}.speedup").value == pytest.approx(7.0, rel=1e-3)
-    assert require(old, f"{STEM}.stock_us").value == pytest.approx(70.0)
+    old = by_id(synthetic, today=NEW)
+    assert current(old[f"{STEM}.stock_us"]) is old[f"{STEM}.stock_us"]
     with pytest.raises(
         UserError, match=rf"{STEM}\.speedup is stale, .*{path.name}: renew it on test with `nox -s bench`"
     ):
-        require(old, f"{STEM}.speedup")
-    with pytest.raises(UserError, match=r"no fact ncu\.gb10\.x: run `python -m upstream_patch profile` on gb10"):
-        require(fresh, "ncu.gb10.x")
-    with pytest.raises(UserError, match="a fact id begins with one of"):
-        require(fresh, "speed.gb10")
+        current(old[f"{STEM}.speedup"])
 
 
 def test_json_form_and_order(synthetic: Any) -> None:

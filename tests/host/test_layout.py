@@ -170,18 +170,42 @@ def readme_command(root: Path, name: str) -> str:
     return str(found[0])
 
 
-def test_readme_has_two_commands_and_ci_runs_the_second(root: Path) -> None:
-    contribution, tests = readme_command(root, "contribution"), readme_command(root, "tests")
-    assert contribution.endswith("nox -s contribution")
-    assert tests.endswith("nox -s tests")
-    # The very line of .ci/run that takes the command out of README, run here.
+def test_readme_has_two_commands_and_ci_runs_both(root: Path) -> None:
     script = (root / ".ci" / "run").read_text(encoding="utf-8")
-    taking = re.search(r"^tests=\$\((.+)\)$", script, re.MULTILINE)
-    assert taking is not None
-    taken = subprocess.run(["bash", "-c", taking.group(1)], cwd=root, capture_output=True, text=True, check=True)
-    assert taken.stdout.strip() == tests
-    assert 'bash -euo pipefail -c "$tests"' in script
+    (taking,) = re.findall(r"^command_of\(\) .*$", script, re.MULTILINE)
+    for name in ("tests", "contribution"):
+        command = readme_command(root, name)
+        assert command.endswith(f"nox -s {name}")
+        # the very line of .ci/run that takes a command out of README, run here
+        taken = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", f"{taking}\ncommand_of {name}"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert taken.stdout.strip() == command
+    assert "for name in tests contribution; do" in script
+    assert 'bash -euo pipefail -c "$command"' in script
     assert "export UPSTREAM_PATCH_STRICT=1" in script
+
+
+def test_ci_says_so_when_readme_has_no_command(root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / ".ci"
+    folder.mkdir()
+    (folder / "run").write_text((root / ".ci" / "run").read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "README.md").write_text("nothing here\n", encoding="utf-8")
+    ran = subprocess.run(["bash", str(folder / "run")], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert "README.md has no command for tests" in ran.stderr
+
+
+def test_evidence_names_no_folder_of_a_machine(root: Path) -> None:
+    folder = re.compile(r"(?<![\w.<>/-])/(?:tmp|home|root|opt|usr|var|mnt|Users)/")
+    texts = {path: path.read_text(encoding="utf-8") for path in (root / "evidence").rglob("*") if path.is_file()}
+    assert {
+        str(path.relative_to(root)): folder.findall(text) for path, text in texts.items() if folder.search(text)
+    } == {}
 
 
 def test_pins_are_exact_and_name_no_address(root: Path) -> None:

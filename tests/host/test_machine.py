@@ -240,8 +240,11 @@ def test_the_simulators_compiler_is_the_wheel_then_clang_then_gcc() -> None:
         return finding.ok, finding.detail
 
     zig, version = "/site/ziglang/zig", Answer(0, "clang version 22.1.3 (https://x y)\nTarget: z\n")
-    commands = {f"{zig} c++ --version": version, "/usr/bin/clang++ --version": version}
-    commands["/usr/bin/g++ --version"] = Answer(0, "g++ (Debian 12.2.0-14) 12.2.0\n")
+    commands = {
+        f"{zig} c++ --version": version,
+        "/usr/bin/clang++ --version": version,
+        "/usr/bin/g++ --version": version,
+    }
     both = ("clang++", "g++")
     assert said(FakeSystem(commands=commands, programs=both, paths=(zig,)))[1].endswith("from the ziglang wheel")
     assert said(FakeSystem(commands=commands, programs=both)) == (
@@ -250,7 +253,6 @@ def test_the_simulators_compiler_is_the_wheel_then_clang_then_gcc() -> None:
     )
     assert said(FakeSystem(commands=commands, programs=("g++",)))[1].endswith("from the g++ on PATH")
     assert said(FakeSystem(programs=("g++",))) == (False, "the g++ on PATH does not work")
-    assert said(FakeSystem())[0] is False
 
 
 def test_the_real_system_answers_and_never_raises() -> None:
@@ -264,3 +266,38 @@ def test_the_real_system_answers_and_never_raises() -> None:
     assert machine.memory_bytes > 2**28
     assert machine.cpu_count >= 1
     assert machine.os
+
+
+@pytest.mark.parametrize(
+    "answer", ["[]", "null", '{"SPDisplaysDataType": null}', '{"SPDisplaysDataType": ["x", {"_name": 5}]}']
+)
+def test_a_mac_that_answers_oddly_has_no_gpu(answer: str) -> None:
+    asked = "system_profiler -json SPDisplaysDataType"
+    assert probe(FakeSystem(name="Darwin", commands={asked: Answer(0, answer)})).gpu is None
+
+
+def test_a_driver_library_that_lacks_functions_is_none() -> None:
+    class Stub:
+        def cuInit(self, _: int) -> int:
+            return 0
+
+    stub: Any = Stub()
+    assert probe(FakeSystem(cuda=stub)).gpu is None
+
+
+@pytest.mark.parametrize("out", ["", "Warning\n", '{"version": "1"}'])
+def test_an_answer_about_mlx_that_says_nothing_is_not_mlx(out: str) -> None:
+    found = {one.name: one for one in diagnose(FakeSystem(commands={"mlx?": Answer(0, out)}))}
+    assert not found["MLX"].ok
+
+
+def test_lines_around_the_answer_about_mlx_do_not_matter() -> None:
+    out = 'hello\n{"version": "0.32.4", "backend": "cpu"}\nbye'
+    found = {one.name: one for one in diagnose(FakeSystem(commands={"mlx?": Answer(0, out)}))}
+    assert found["MLX"].detail == "mlx 0.32.4, backend cpu"
+
+
+def test_output_that_is_no_text_is_read_all_the_same() -> None:
+    answer = System().run(["printf", "git \\377"])
+    assert answer.ok
+    assert answer.out.startswith("git ")

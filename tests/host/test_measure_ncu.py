@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -14,16 +13,16 @@ from typing import Any
 
 import pytest
 
-import upstream_patch
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.measure import ncu
-from upstream_patch.measure.ncu import METRICS, ProfilerFailed, expected, profile
-from upstream_patch.measure.ncu_report_reader import BadReport, Expected, read_report
+from upstream_patch.measure.checked import WrongResult
+from upstream_patch.measure.ncu import OPTIONAL, REQUIRED, ProfilerFailed, profile
+from upstream_patch.measure.ncu_report_reader import BadReport, Expected
 from upstream_patch.measure.ncu_target import read_plan
 from upstream_patch.measure.suites import Profiled, profile_plan
 from upstream_patch.problem import Problem
 from upstream_patch.records.schema import Metric
 
+METRICS = (*REQUIRED, *OPTIONAL)
 M1 = Problem(m=1, n=4096, k=4096)
 M8 = Problem(m=8, n=4096, k=4096)
 LAUNCHES = [
@@ -112,8 +111,12 @@ def _symbol(item: Profiled) -> str:
     return next(e.symbol for e in LAUNCHES if (e.problem, e.arm) == (item.problem, item.arm))
 
 
+def _right(plan: Sequence[Profiled]) -> None:
+    """Every operation of the plan is."""
+
+
 def _profile(runner: Any, **kwargs: Any) -> Any:
-    return profile("ncu-smoke", ncu="ncu", runner=runner, symbol=_symbol, **kwargs)
+    return profile("ncu-smoke", ncu="ncu", runner=runner, symbol=_symbol, **{"check": _right, **kwargs})
 
 
 def test_one_run_measures_the_plan_and_keeps_the_raw_csv(report: list[FakeAction]) -> None:
@@ -133,7 +136,18 @@ def test_one_run_measures_the_plan_and_keeps_the_raw_csv(report: list[FakeAction
     assert raw == {"raw.csv": b'"ID","Kernel Name"\n"","byte"\n'}
     assert runner.plan == list(profile_plan("ncu-smoke"))
     assert len(runner.calls) == 3
-    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert steps == [(i, 5) for i in range(6)]
+
+
+def test_a_wrong_operation_is_not_profiled(report: list[FakeAction]) -> None:
+    def wrong(plan: Sequence[Profiled]) -> None:
+        assert list(plan) == list(profile_plan("ncu-smoke"))
+        raise WrongResult("M8 is wrong")
+
+    runner = Runner()
+    with pytest.raises(WrongResult, match="M8 is wrong"):
+        _profile(runner, check=wrong)
+    assert [call[1:] for call in runner.calls] == [["--version"]]
 
 
 def test_the_arguments_leave_the_clocks_alone_and_name_every_kernel(report: list[FakeAction]) -> None:
@@ -167,6 +181,39 @@ def test_other_launches_than_planned_are_refused(report: list[FakeAction], names
     report[:] = _actions(names)
     with pytest.raises(BadReport, match=says):
         _profile(Runner())
+
+
+DRAM = [name for name in OPTIONAL if name.startswith("dram__")]
+
+
+@pytest.mark.parametrize("value", [None, "n/a"])
+def test_a_gpu_that_counts_no_dram_still_says_the_rest(report: list[FakeAction], value: Any) -> None:
+    for action in report:
+        action._values |= dict.fromkeys(DRAM, value)
+    body, _ = _profile(Runner())
+    assert all(set(launch.metrics) == set(METRICS) - set(DRAM) for launch in body.launches)
+    assert "lts__t_sectors_op_read_lookup_miss.sum" in body.launches[0].metrics
+
+
+def test_metrics_that_ncu_does_not_know_here_are_left_out(report: list[FakeAction]) -> None:
+    class Unknowing(Runner):
+        """Names the first unknown metric, as an error."""
+
+        def __call__(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+            asked = dict(pairwise(arguments)).get("--metrics", "").split(",")
+            unknown = [metric for metric in asked if metric in gone]
+            self.code, self.said = (9, f"==ERROR== Failed to find metric {unknown[0]}") if unknown else (0, "")
+            return super().__call__(arguments)
+
+    gone = DRAM
+    for action in report:
+        for name in DRAM:
+            del action._values[name]
+    body, _ = _profile(Unknowing())
+    assert set(body.launches[0].metrics) == set(METRICS) - set(DRAM)
+    gone = [REQUIRED[0]]
+    with pytest.raises(ProfilerFailed, match=f"Failed to find metric {REQUIRED[0]}"):
+        _profile(Unknowing())
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), "n/a"])
@@ -231,45 +278,6 @@ def test_an_ncu_that_does_not_start_or_end(raised: Exception, error: type[UserEr
 
 def test_a_missing_program_is_found_out_by_the_real_runner() -> None:
     with pytest.raises(MissingTool, match="no-such-ncu not found"):
-        profile("ncu-smoke", ncu="no-such-ncu", symbol=_symbol)
+        profile("ncu-smoke", ncu="no-such-ncu", symbol=_symbol, check=_right)
     with pytest.raises(ProfilerFailed, match="does not say its version"):
-        profile("ncu-smoke", ncu="true", symbol=_symbol)
-
-
-def test_the_real_reader_refuses_damaged_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ncu_report")
-    damaged = tmp_path / "damaged.ncu-rep"
-    damaged.write_bytes(b"NVR\0" + bytes(range(256)) * 40)
-    with pytest.raises(BadReport, match=r"damaged\.ncu-rep"):
-        read_report(damaged, LAUNCHES, METRICS)
-    with pytest.raises(BadReport, match="no Nsight Compute report"):
-        read_report(tmp_path / "absent.ncu-rep", LAUNCHES, METRICS)
-    monkeypatch.setitem(sys.modules, "ncu_report", None)
-    with pytest.raises(MissingTool, match="pip install ncu-report"):
-        read_report(damaged, LAUNCHES, METRICS)
-
-
-@pytest.mark.parametrize("device", [(9, 0), (12, 1)])
-def test_the_stock_names_come_from_the_routing_table(monkeypatch: pytest.MonkeyPatch, device: tuple[int, int]) -> None:
-    ops = types.ModuleType("upstream_patch.ops")
-    vars(ops).update(capability=lambda: device, kernel_symbol=lambda _: "small_m_x")
-    monkeypatch.setitem(sys.modules, "upstream_patch.ops", ops)
-    monkeypatch.setattr(upstream_patch, "ops", ops, raising=False)
-    assert expected(profile_plan("ncu-smoke")) == LAUNCHES
-    wanted = ["qmv_kernel", "small_m_x"] * 3 + ["qmm_sm80_kernel", "small_m_x"] * 2
-    assert [launch.symbol for launch in expected(profile_plan("ncu"))] == wanted * 2
-    vars(ops).update(kernel_symbol=lambda _: None)
-    with pytest.raises(UserError, match="no known kernel for ours"):
-        expected(profile_plan("ncu"))
-    vars(ops).update(capability=lambda: None)
-    with pytest.raises(UserError, match=r"no known kernel for stock on 4096x28672\.b4\.g64\.bf16\.M1"):
-        expected(profile_plan("ncu"))
-
-
-def test_the_real_runner_lets_the_target_import_this_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    code = "import json, upstream_patch.measure.ncu_target as t; print(json.dumps(t.__file__))"
-    done = ncu._run([sys.executable, "-c", code])
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout).endswith("ncu_target.py")
+        profile("ncu-smoke", ncu="true", symbol=_symbol, check=_right)

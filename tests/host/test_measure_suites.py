@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import Gpu, Machine
 from upstream_patch.measure.inputs import Weights, cold_copies, last_level_cache
-from upstream_patch.measure.suites import LLAMA_8B, PROFILES, SUITES, profile_plan, suite
+from upstream_patch.measure.suites import LLAMA_8B, PROFILES, ROWS, SUITES, profile_plan, suite
 from upstream_patch.problem import Problem, parse_problem
 
 H200_L2 = 60 << 20
@@ -85,6 +87,12 @@ def test_the_rotation_goes_on_across_samples() -> None:
 def _machine(l2: int | None) -> Machine:
     gpu = Gpu(name="NVIDIA H200", vendor="nvidia", multiprocessors=132, l2_bytes=l2)
     return Machine(os="Linux", arch="x86_64", cpu="cpu", cpu_count=2, memory_bytes=1, python="3.12", gpu=gpu)
+
+
+def test_the_lists_need_no_mlx() -> None:
+    code = "import sys; sys.modules['mlx'] = None; import upstream_patch.measure.suites as s; print(s.LLAMA_8B, s.ROWS)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == f"{LLAMA_8B} {ROWS}", done.stderr
 
 
 def test_an_unknown_cache_is_not_guessed() -> None:

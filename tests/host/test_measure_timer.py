@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from upstream_patch.measure import timer as timing
-from upstream_patch.measure.timer import HostTooSlow, Timer, TimerError, orders, paired, plan_ops
+from upstream_patch.measure.timer import HostTooSlow, NotLinear, Timer, TimerError, orders, paired, plan_ops
 
 
 @dataclass
@@ -30,6 +30,10 @@ class FakeDevice:
     """Number of the submit call -> host us lost in it."""
     in_flight: int | None = None
     """Operations after which the host is blocked until the device is idle, as MLX does past 10 graphs."""
+    starved_after: int | None = None
+    """Operations after which each takes 12 us for no reason that the host's clock shows, as seen on an H200."""
+    upload_us: float = 0.0
+    """Device time lost before the first operation of a sample."""
     host: float = 0.0
     free: float = 0.0
     submits: int = 0
@@ -59,7 +63,9 @@ class FakeDevice:
             self.host += self.per_op_us
             if self.in_flight is not None and number == self.in_flight:
                 self.host = max(self.host, self.free)
-            self._run(us * (1 + self.jitter * self.rng.random()) - self.gap_us)
+            starved = self.starved_after is not None and number >= self.starved_after
+            taken = max(us, 12.0) if starved else us + (0 if number else self.upload_us)
+            self._run(taken * (1 + self.jitter * self.rng.random()) - self.gap_us)
         self.host += self.submit_us + self.stalls.get(self.submits, 0.0)
 
     def stamp(self) -> Any:
@@ -128,6 +134,25 @@ def test_without_the_hold_the_device_would_wait_for_the_host(monkeypatch: pytest
     assert wrong.device_us > 2 * 600.0
     with pytest.raises(HostTooSlow, match="enqueue 60 operations"):
         timer.sample(work(10.0), 60)
+
+
+def test_a_device_that_starves_past_some_number_of_operations_gets_fewer() -> None:
+    timer, _ = ready(starved_after=170)
+    ops = plan_ops(timer, [work(2.0)], copies=81)
+    assert ops <= 170
+    assert timer.per_op(work(2.0), ops) == pytest.approx(2.0, rel=0.02)
+
+
+def test_a_stall_in_every_sample_is_refused() -> None:
+    timer, _ = ready(upload_us=300.0)
+    with pytest.raises(NotLinear, match="nothing was measured"):
+        plan_ops(timer, [work(76.0)], copies=2)
+
+
+def test_a_stall_that_is_small_against_the_sample_is_allowed() -> None:
+    timer, _ = ready(upload_us=10.0)
+    ops = plan_ops(timer, [work(76.0)], copies=2)
+    assert timer.per_op(work(76.0), ops) == pytest.approx(76.0, rel=0.03)
 
 
 def test_the_hold_follows_the_host() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +22,9 @@ class Cuda:
         self.launches: list[dict[str, Any]] = []
 
     def compiled(self, variant: Any) -> Any:
-        def kernel(**arguments: Any) -> list[Any]:
+        def kernel(stream: Any = None, **arguments: Any) -> list[Any]:
+            if stream is not None and stream != mx.gpu:
+                raise ValueError("[custom_kernel] Only supports the GPU.")
             self.launches.append({"variant": variant, **arguments})
             pairs = zip(arguments["output_shapes"], arguments["output_dtypes"], strict=True)
             return [mx.zeros(shape, dtype) for shape, dtype in pairs]
@@ -32,9 +36,9 @@ class Cuda:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     device = Cuda()
     monkeypatch.setattr(ops, "_device", lambda: ((9, 0), 132))
-    monkeypatch.setattr(ops, "_on_cuda", lambda stream: stream is None)
     monkeypatch.setattr(ops, "_compiled", device.compiled)
     monkeypatch.setattr(ops, "_plans", {})
+    monkeypatch.setattr(ops, "_latest", {})
     yield device
     upstream_patch.uninstall()
 
@@ -127,12 +131,20 @@ def test_a_wide_decode_batch_is_folded_for_stock(cuda: Cuda, monkeypatch: pytest
         ((x_of(4, 512), *weights(48, 512)[:2]), {}),
         (([1.0], *weights(48, 512)), {}),
         ((x_of(4, 512), *weights(48, 512)), {"bits": "4"}),
+        ((x_of(4, 512), *weights(48, 512)), {"bits": 4.0}),
+        ((x_of(4, 512), *weights(48, 512)), {"group_size": 0}),
+        ((x_of(4, 512), *weights(48, 512)), {"group_size": False}),
+        ((x_of(4, 512), *weights(48, 512)), {"group_size": 64.0}),
+        ((x_of(4, 512), *weights(48, 512)), {"transpose": "no"}),
+        ((x_of(4, 512), *weights(48, 512)), {"transpose": 1}),
         ((x_of(4, 512), *weights(48, 512)), {"group_size": []}),
         ((mx.array(1.0).astype(mx.bfloat16), *weights(48, 512)), {}),
         ((x_of(4, 512),), {}),
     ],
 )
 def test_wrong_arguments_raise_what_mlx_raises(cuda: Cuda, arguments: tuple[Any, ...], more: dict[str, Any]) -> None:
+    upstream_patch.quantized_matmul(x_of(4, 512), *weights(48, 512), bits=4, group_size=64)  # 4 == 4.0, as a key too
+    cuda.launches.clear()
     with pytest.raises(Exception) as stock:
         ops.stock_quantized_matmul(*arguments, **more)
     with pytest.raises(type(stock.value)) as ours:
@@ -187,12 +199,76 @@ def test_function_transformations_take_mlx(cuda: Cuda) -> None:
     assert value.shape == ()
 
 
+def test_the_same_shapes_in_other_dtypes_are_another_plan(cuda: Cuda) -> None:
+    x, brain, half = x_of(4, 512), weights(48, 512), weights(48, 512, mx.float16)
+    mixed = (brain[0], brain[1], half[2])
+    for _ in range(2):
+        assert upstream_patch.quantized_matmul(x, *brain).dtype == mx.bfloat16
+        assert upstream_patch.quantized_matmul(x.astype(mx.float16), *half).dtype == mx.float16
+        assert upstream_patch.quantized_matmul(x, *mixed).dtype == ops.stock_quantized_matmul(x, *mixed).dtype
+    assert [launch["variant"].dtype for launch in cuda.launches] == ["bf16", "f16"] * 2
+
+
+def test_a_transformation_in_one_thread_does_not_touch_another(cuda: Cuda) -> None:
+    given, inside, done = weights(48, 512), Event(), Event()
+
+    def loss(x: Any) -> Any:
+        inside.set()
+        assert done.wait(10)
+        return mx.quantized_matmul(x, *given).sum()
+
+    with upstream_patch.installed():
+        trainer = Thread(target=lambda: mx.grad(loss)(x_of(4, 512)))
+        trainer.start()
+        assert inside.wait(10)
+        upstream_patch.quantized_matmul(x_of(4, 512), *given)
+        done.set()
+        trainer.join()
+    assert len(cuda.launches) == 1
+
+
+def test_what_the_launch_refuses_on_a_gpu_is_not_hidden(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: Any) -> Any:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(ops, "_compiled", lambda variant: refuse)
+    monkeypatch.setattr(ops, "_on_gpu", lambda stream: True)
+    with pytest.raises(ValueError, match="a fault of ours"):
+        upstream_patch.quantized_matmul(x_of(4, 512), *weights(48, 512))
+
+
+@pytest.mark.parametrize("stream", [None, mx.cpu, mx.gpu, mx.Device(mx.gpu), mx.Device(mx.cpu), "gpu", 3])
+def test_which_streams_are_a_gpus(stream: Any) -> None:
+    expected = mx.default_device() == mx.Device(mx.gpu) if stream is None else stream in (mx.gpu, mx.Device(mx.gpu))
+    assert ops._on_gpu(stream) is expected
+
+
+def test_what_only_looks_like_an_array_is_refused_by_mlx(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def typed(inputs: list[Any], **_: Any) -> Any:
+        assert not all(isinstance(each, mx.array) for each in inputs)
+        raise TypeError("incompatible function arguments")
+
+    monkeypatch.setattr(ops, "_compiled", lambda variant: typed)
+    x: Any = SimpleNamespace(shape=(4, 512), dtype=mx.bfloat16)
+    with pytest.raises(TypeError, match="quantized_matmul"):
+        upstream_patch.quantized_matmul(x, *weights(48, 512))
+
+
+def test_the_folded_route_keeps_shapeless_compilation(cuda: Cuda) -> None:
+    given = weights(128, 512)
+    compiled = mx.compile(lambda x: upstream_patch.quantized_matmul(x, *given), shapeless=True)
+    for rows in (32, 40):
+        x = x_of(rows, 1, 512)
+        mx.eval(x, *given)
+        assert compiled(x).shape == (rows, 1, 128)
+
+
 def test_plans_are_bounded(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "_MOST_PLANS", 3)
     given = weights(48, 512)
     for rows in range(1, 8):
         upstream_patch.quantized_matmul(x_of(rows, 512), *given)
-    assert len(ops._plans) <= 3
+    assert max(len(ops._plans), len(ops._latest)) <= 3
     assert len(cuda.launches) == 7
 
 
@@ -201,15 +277,6 @@ def test_the_kernel_hook_refuses_what_the_kernel_does_not_take(cuda: Cuda) -> No
         ops.small_m_call(x_of(17, 512), *weights(48, 512))
     ops.small_m_call(x_of(4, 512), *weights(48, 512), init_value=1.0)
     assert cuda.launches[0]["init_value"] == 1.0
-
-
-@pytest.mark.parametrize("stream", [None, mx.cpu, mx.gpu, mx.Device(mx.gpu), mx.Device(mx.cpu), "gpu", 3])
-def test_the_stream_decides_where_it_runs(monkeypatch: pytest.MonkeyPatch, stream: Any) -> None:
-    monkeypatch.setattr(ops, "_device", lambda: ((9, 0), 132))
-    on_gpu = stream is not None and stream in (mx.gpu, mx.Device(mx.gpu))
-    assert ops._on_cuda(stream) is (mx.default_device() == mx.Device(mx.gpu) if stream is None else on_gpu)
-    monkeypatch.setattr(ops, "_device", lambda: None)
-    assert not ops._on_cuda(stream)
 
 
 def test_without_cuda_everything_is_mlx() -> None:

@@ -58,8 +58,6 @@ def test_bytes_are_those_of_the_arrays(bits: int, group: int, dtype: DType) -> N
     assert problem.weight_bytes == inputs.packed.nbytes
     assert problem.scale_bytes == (inputs.scales.size + inputs.biases.size) * DTYPE_BYTES[dtype]
     assert problem.packed_bytes == problem.weight_bytes + problem.scale_bytes
-    assert problem.io_bytes == (3 * 256 + 3 * 40) * DTYPE_BYTES[dtype]
-    assert problem.flops == 2 * 3 * 40 * 256
 
 
 def test_the_published_problem() -> None:

@@ -13,7 +13,7 @@ from upstream_patch.errors import UserError
 from upstream_patch.records import store
 from upstream_patch.records.facts import Fact, derive
 
-EMPTY = f"# Title\n\n{readme.BEGIN}\nold\n{readme.END}\nafter\n"
+EMPTY = f"# Title\n\n{readme.BEGIN}\nformer contents\n{readme.END}\nafter\n"
 
 
 def fact(name: str, value: float) -> Fact:
@@ -44,8 +44,22 @@ def test_a_cell_has_stock_ours_and_the_speedup() -> None:
     assert rows == ["| 4096 x 1024 | not run | not run | not run | 1,966.6 -> 90.0 (21.8x) | not run | not run |"]
     assert filled.startswith("# Title\n\n")
     assert filled.endswith("\nafter\n")
-    assert "old" not in filled
+    assert "former contents" not in filled
     assert readme.fill(filled, FACTS) == filled
+
+
+def test_before_a_benchmark_the_profiled_calls_are_shown() -> None:
+    stem = "ncu.h200.4096x128256.b4.g64.bf16.M7"
+    profiled = [
+        replace(fact(arm, read), id=f"{stem}.{arm}.dram_bytes_read")
+        for arm, read in (("stock", 2.0687e9), ("ours", 295.6e6))
+    ]
+    filled = readme.fill(EMPTY, profiled)
+    assert "| K x N | M = 7 |" in filled
+    assert "| 4096 x 128256 | 2,069 -> 296 |" in filled
+    assert "4096 x 1024" not in filled
+    assert "Nsight" not in readme.fill(EMPTY, [*profiled, *FACTS])
+    assert "2,069" not in readme.fill(EMPTY, [replace(each, stale=True) for each in profiled])
 
 
 def test_without_facts_it_says_so() -> None:
@@ -53,10 +67,11 @@ def test_without_facts_it_says_so() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_stale_fact_is_refused_with_what_renews_it(number: int) -> None:
+def test_a_stale_fact_is_not_shown_and_what_renews_it_is(number: int) -> None:
     facts = [replace(each, stale=index == number) for index, each in enumerate(FACTS)]
-    with pytest.raises(UserError, match=r"stale.*renew"):
-        readme.fill(EMPTY, facts)
+    filled = readme.fill(EMPTY, facts)
+    assert "The kernel changed since it was last measured: renew it on h200 with `x`." in filled
+    assert "1,966.6" not in filled
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,8 @@ import pytest
 
 from upstream_patch.errors import UserError
 from upstream_patch.machine import Gpu
-from upstream_patch.records.scrub import Scrubber
+from upstream_patch.records.scrub import Scrubber, here
+from upstream_patch.records.store import verify
 
 H200 = Gpu(name="NVIDIA H200", vendor="nvidia", l2_bytes=60_000_000)
 JANE = Scrubber(
@@ -64,6 +67,15 @@ def test_the_host_must_be_this_machine(synthetic: Any, tmp_path: Path) -> None:
     given = on_h200(synthetic) | {"host": "gb10", "root": tmp_path / "real"}
     with pytest.raises(UserError, match="host: says gb10, but its machine is h200"):
         synthetic.write(synthetic.correctness(), **given)
+
+
+@pytest.mark.parametrize("versions", [{"commit": "unknown"}, {"mlx": "0.32.4"}])
+def test_a_known_host_must_name_its_code(synthetic: Any, tmp_path: Path, versions: dict[str, str]) -> None:
+    given = on_h200(synthetic) | {"root": tmp_path / "real", "versions": versions}
+    with pytest.raises(UserError, match=r"versions\.commit: unknown, .* of h200 .* git clone, or set UPSTREAM_PATCH_"):
+        synthetic.write(synthetic.correctness(), **given)
+    assert not (tmp_path / "real").exists()
+    synthetic.write(synthetic.correctness(), versions=versions)  # the rule is for the hosts that drafts are about
 
 
 @pytest.mark.parametrize("kind", ["bench", "correctness", "ncu"])
@@ -136,10 +148,58 @@ def test_paths_users_and_machines_leave_every_string(synthetic: Any) -> None:
         ("node-17.example.org node-171", "<host>.example.org node-171"),
         ("GPU-12345678-1234-1234-1234-123456789abc", "<gpu>"),
         ("C:\\Users\\jane\\x", "<home>\\x"),
+        ("from /tmp/site/a.h, /var/tmp/b, /private/tmp/c", "from <tmp>/site/a.h, <tmp>/b, <tmp>/c"),
+        ("<repo>/tmp/x <repo>/home/x /tmpfs /srv/tmp", "<repo>/tmp/x <repo>/home/x /tmpfs /srv/tmp"),
+        ("/scratch/jane-data/x", "/scratch/<user>-data/x"),
+        ("--out=/mnt/jane_nfs/a janet/b /x/janet", "--out=/mnt/<user>_nfs/a janet/b /x/janet"),
+        ("//nas/node-17-data, D:\\jane_x", "//nas/<host>-data, D:\\<user>_x"),
+        ("jane@node-17:/x x.jane", "<user>@<host>:/x x.<user>"),
     ],
 )
 def test_scrubber(text: str, expected: str) -> None:
     assert JANE.text(text) == expected
+
+
+@pytest.mark.parametrize("user", ["nvidia", "python", "linux", "apple", "grace", "bench", "small_m", "our_kernel"])
+def test_a_name_that_a_product_has_too(synthetic: Any, user: str) -> None:
+    """Such a user must be able to store a record, and nothing in it may lose its meaning."""
+    gpu = Gpu(name="NVIDIA Grace our_kernel", vendor="nvidia", l2_bytes=1_000_000)
+    machine = synthetic.machine.model_copy(update={"gpu": gpu, "cpu": "NVIDIA Grace", "os": "Linux 6"})
+    row = synthetic.bench_row(7, ours_kernels=["our_kernel", "small_m"])
+    synthetic.write(synthetic.bench([row]), machine=machine, scrubber=Scrubber(prefixes=(), users=(user,)))
+    (loaded,) = synthetic.load()
+    record = loaded.record
+    assert record.machine == machine
+    assert record.body.rows[0].ours_kernels == ["our_kernel", "small_m"]
+    assert record.command == "python -m upstream_patch bench"
+    assert record.kernel == synthetic.kernel
+
+
+def test_paths_leave_every_field(synthetic: Any) -> None:
+    row = synthetic.bench_row(7, ours_kernels=["/srv/tree/k.cu"])
+    text = synthetic.write(synthetic.bench([row]), scrubber=JANE).read_text()
+    assert '["<repo>/k.cu"]' in text
+
+
+def test_site_folders_are_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", ["", "/data/packages", "/usr/lib/python3.12", *sys.path])
+    said = here().text("in /data/packages/nvidia/mma.h(55) and /usr/lib/python3.12/ast.py")
+    assert said == "in <site>/nvidia/mma.h(55) and /usr/lib/python3.12/ast.py"
+
+
+@pytest.mark.parametrize("text", ["in\n/tmp/site/mma.h", "/home/bob/x", "GPU-12345678-1234-1234-1234-123456789abc"])
+def test_verify_sees_what_should_have_been_taken_out(
+    synthetic: Any, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(Scrubber, "text", lambda self, text: text)
+    body = synthetic.bench([]).model_copy(update={"notes": [text]})
+    record = synthetic.write(body)
+    synthetic.write(synthetic.bench([]), 1, attachments={"raw.csv": text.encode()})
+    monkeypatch.undo()
+    found = [str(finding) for finding in verify(synthetic.root)]
+    assert len(found) == 2
+    assert found[0].startswith(f"evidence/records/test/{record.name}: holds a path")
+    assert re.match(r"evidence/raw/test-[^/]+/raw\.csv: holds a path", found[1])
 
 
 def test_a_binary_attachment_that_names_the_machine_is_refused(synthetic: Any) -> None:

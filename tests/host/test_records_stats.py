@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from upstream_patch.records.stats import Interval, Verdict, geometric_mean_ratio, geometric_mean_ratios, verdict
+from upstream_patch.records.stats import Interval, Verdict, geometric_mean_ratios, verdict
 
 QUIET = Interval(1.0, 0.998, 1.002)
 
@@ -16,7 +16,7 @@ def samples(seed: int, ratio: float, noise: float, count: int = 40) -> tuple[lis
 
 
 def test_the_value_is_the_geometric_mean_of_pairs() -> None:
-    found = geometric_mean_ratio([2.0, 8.0, 4.0], [1.0, 1.0, 1.0])
+    (found,) = geometric_mean_ratios([([2.0, 8.0, 4.0], [1.0, 1.0, 1.0])])
     assert found.value == pytest.approx(4.0)
     assert found.low < 4.0 < found.high
 
@@ -32,21 +32,21 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     together = geometric_mean_ratios(pairs)
     assert together == geometric_mean_ratios(pairs)
     for index in (0, 1, 3, 99):
-        alone = geometric_mean_ratio(*pairs[index])
+        (alone,) = geometric_mean_ratios([pairs[index]])
         assert (alone.value, alone.low, alone.high) == pytest.approx(
             (together[index].value, together[index].low, together[index].high), rel=1e-12
         )
 
 
 def test_equal_samples_are_their_own_interval() -> None:
-    found = geometric_mean_ratio([6.0] * 5, [2.0] * 5)
+    (found,) = geometric_mean_ratios([([6.0] * 5, [2.0] * 5)])
     assert (found.value, found.low, found.high) == pytest.approx((3.0, 3.0, 3.0))
 
 
 @pytest.mark.parametrize(("stock", "ours"), [([1.0], [1.0]), ([1.0, 2.0], [1.0]), ([1.0, 0.0], [1.0, 1.0]), ([], [])])
 def test_samples_that_are_not_paired(stock: list[float], ours: list[float]) -> None:
     with pytest.raises(ValueError, match="pair 0: needs two or more"):
-        geometric_mean_ratio(stock, ours)
+        geometric_mean_ratios([(stock, ours)])
 
 
 @pytest.mark.parametrize(

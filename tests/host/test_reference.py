@@ -19,7 +19,6 @@ from upstream_patch.reference import (
     matmul_fp64,
     pack,
     round_to,
-    to_bits,
     ulp,
     unpack,
 )
@@ -31,8 +30,6 @@ ALL_16 = np.arange(2**16, dtype=np.uint16)
 def test_every_16_bit_value_is_kept(dtype: DType) -> None:
     values = from_bits(ALL_16, dtype)
     np.testing.assert_array_equal(round_to(values, dtype), values)
-    finite = np.isfinite(values)
-    np.testing.assert_array_equal(to_bits(values, dtype)[finite], ALL_16[finite])
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])

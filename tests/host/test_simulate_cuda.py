@@ -14,9 +14,10 @@ from upstream_patch.errors import MissingTool
 from upstream_patch.kernels import FOLDER
 from upstream_patch.machine import Cxx, find_cxx
 from upstream_patch.problem import DType
-from upstream_patch.reference import from_bits, round_to, to_bits
+from upstream_patch.reference import from_bits, round_to
 from upstream_patch.simulate import SUMS, Buffer, SimulatorCompileError, Sums, cuda_kernel, library, run
 from upstream_patch.simulate.library import NATIVE, build, cache_folder
+from upstream_patch.simulate.small_m import to_bits
 
 pytestmark = pytest.mark.needs_simulator
 

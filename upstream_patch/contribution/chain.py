@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.files import write_text
 from upstream_patch.records.store import EVIDENCE, Root
 
 
@@ -82,8 +83,10 @@ def _run(stage: Stage, context: Context) -> Result:
         return Result(Outcome.FAILED, str(error))
     except Exception as error:
         # A fault of ours, not the person's: keep the traceback for the report, and let the other stages run.
-        context.out.mkdir(parents=True, exist_ok=True)
+        said = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         log = context.out / f"{stage.name.replace(' ', '-')}.traceback.txt"
-        log.write_text(traceback.format_exc())
-        said = (str(error).splitlines() or [""])[0]
-        return Result(Outcome.FAILED, f"{type(error).__name__}: {said}", f"traceback in {log}")
+        try:
+            write_text(log, traceback.format_exc())
+        except OSError as unwritten:
+            return Result(Outcome.FAILED, said, f"its traceback could not be kept ({unwritten})")
+        return Result(Outcome.FAILED, said, f"traceback in {log}")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from upstream_patch.contribution.chain import Context, Outcome, Result, Stage
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.recording import KERNEL, Stored
+from upstream_patch.recording import Stored
 
 
 def _doctor(context: Context) -> Result:
@@ -23,11 +23,12 @@ def _doctor(context: Context) -> Result:
 
 def _build(context: Context) -> Result:
     from upstream_patch.compile import compile_all, nvrtc
-    from upstream_patch.terminal import bar, compile_table
+    from upstream_patch.terminal import bar, compile_tables
 
     with bar("compiling") as advance:
         results = compile_all(progress=advance)
-    context.console.print(compile_table(results))
+    for table in compile_tables(results):
+        context.console.print(table)
     kernels = len({result.variant for result in results})
     archs = list(dict.fromkeys(result.arch for result in results))
     spilling = len({result.variant for result in results if result.spills})
@@ -51,16 +52,16 @@ def _measured(kind: str, record: Callable[[Context], Stored]) -> Callable[[Conte
 
 
 def _committed(kind: str, context: Context, missing: MissingTool) -> Result:
-    from upstream_patch.records import store
-    from upstream_patch.records.kernel_hash import identity
+    from upstream_patch.records import facts, store
 
-    today = identity(KERNEL).hash
+    records = store.load_all(context.evidence)
+    stale = {fact.record_path for fact in facts.derive(records) if fact.stale}
     newest: dict[str, str] = {}
-    for loaded in store.load_all(context.evidence):
+    for loaded in records:
         record = loaded.record
         if record.body.kind == kind:
-            stale = record.kernel is not None and record.kernel.hash != today
-            newest[record.host] = f"{record.created:%Y-%m-%d}" + (", STALE: the kernel changed since" if stale else "")
+            word = ", STALE: the kernel changed since" if loaded.path in stale else ""
+            newest[record.host] = f"{record.created:%Y-%m-%d}{word}"
     if not newest:
         return Result(Outcome.SKIPPED, f"{missing.what}; no committed record either", missing.fix)
     whose = "; ".join(f"{host} of {day}" for host, day in newest.items())
@@ -114,7 +115,7 @@ def _draft_issue(context: Context) -> Result:
     from upstream_patch.records import facts, store
 
     path = issue.write(context.out / "drafts", facts.derive(store.load_all(context.evidence)))
-    return Result(Outcome.RAN, f"{path}: facts are filled in; its holes are for a person")
+    return Result(Outcome.RAN, f"{path}: facts are filled in; {len(issue.open_holes(path))} holes are for a person")
 
 
 def _not_built(what: str) -> Callable[[Context], Result]:

@@ -9,6 +9,8 @@ from rich.text import Text
 
 from upstream_patch.contribution.chain import Context, Outcome, Result, Stage
 from upstream_patch.errors import UserError
+from upstream_patch.records.facts import VERBS
+from upstream_patch.records.provenance import HOSTS
 from upstream_patch.terminal import plain_table
 
 _STYLE = {
@@ -18,10 +20,6 @@ _STYLE = {
     Outcome.NOT_BUILT: "dim",
     Outcome.FAILED: "bold red",
 }
-COMMANDS = {"correctness": "correctness", "bench": "bench", "ncu": "profile"}
-"""Kind of record -> the session that makes it."""
-# The machines that the two contributions are about.
-AWAITED = {"h200": "NVIDIA H200", "gb10": "NVIDIA GB10 (sm_121)", "m5": "Apple M5 (Metal)"}
 
 
 def show_summary(stages: Sequence[Stage], results: Mapping[str, Result], context: Context) -> None:
@@ -33,11 +31,11 @@ def show_summary(stages: Sequence[Stage], results: Mapping[str, Result], context
         owned = _records(context)
     except UserError as error:
         console.print(Text(f"\nthe committed records cannot be read: {error}", style="red"))
-        owned = {}
+        return
     if owned:
         console.print(Text("\nCommitted records", style="bold"))
         console.print(_owned(owned))
-    missing = {host: [kind for kind in COMMANDS if kind not in owned.get(host, {})] for host in AWAITED}
+    missing = {host: [kind for kind in VERBS if kind not in owned.get(host, {})] for host in HOSTS}
     if any(missing.values()):
         console.print(Text("\nNobody has run this yet; there are no numbers for it", style="bold"))
         console.print(_missing(missing))
@@ -79,9 +77,9 @@ def _owned(owned: Mapping[str, Mapping[str, tuple[int, str, str]]]) -> Table:
 def _missing(missing: Mapping[str, Sequence[str]]) -> Table:
     table = plain_table("host", "machine", "not run", "the command that would, on that machine")
     for host, kinds in missing.items():
-        sessions = "contribution" if len(kinds) == len(COMMANDS) else " ".join(COMMANDS[kind] for kind in kinds)
+        sessions = "contribution" if len(kinds) == len(VERBS) else " ".join(VERBS[kind] for kind in kinds)
         # No command yet measures on Metal: saying one would be a promise.
         command = "none yet: the Metal kernel is not built" if host == "m5" else f"nox -s {sessions}"
         if kinds:
-            table.add_row(host, AWAITED[host], "anything" if len(kinds) == len(COMMANDS) else ", ".join(kinds), command)
+            table.add_row(host, HOSTS[host], "anything" if len(kinds) == len(VERBS) else ", ".join(kinds), command)
     return table

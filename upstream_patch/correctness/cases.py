@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from upstream_patch.correctness.paths import H200, Device, path_problems
 from upstream_patch.problem import DType, Layout, Problem
 from upstream_patch.records.schema import REPEATS
 from upstream_patch.reference import DISTRIBUTIONS, F64, Distribution, Inputs, make_inputs
@@ -54,6 +55,8 @@ class Case:
     form: Form = "plain"
     seed: int = 0
     route: Route = "small_m"
+    distinct: int | None = None
+    """Where N is more, the rows of the weights are this many, in turn: the reference costs no more than these."""
 
     @property
     def id(self) -> str:
@@ -78,10 +81,15 @@ class Answer:
 
 def answer(case: Case) -> Answer:
     """``not_transposed`` has inputs for weights [K, N] packed along N; its ``inputs.x`` is still [M, K]."""
-    if case.form != "not_transposed":
-        inputs = make_inputs(case.problem, case.seed, case.distribution)
-        return Answer(inputs, inputs.reference(), inputs.magnitude(), inputs.removed())
     p = case.problem
+    if case.form != "not_transposed":
+        inputs = make_inputs(p.model_copy(update={"n": min(p.n, case.distinct or p.n)}), case.seed, case.distribution)
+        whole = Answer(inputs, inputs.reference(), inputs.magnitude(), inputs.removed())
+        if inputs.problem.n == p.n:
+            return whole
+        row = np.arange(p.n) % inputs.problem.n
+        sums = (values[:, row] for values in (whole.reference, whole.magnitude, whole.removed))
+        return Answer(inputs.columns(row), *sums)
     weights = make_inputs(p.model_copy(update={"n": p.k, "k": p.n}), case.seed, case.distribution)
     x = make_inputs(p, case.seed, case.distribution).x
     inputs = Inputs(weights.problem, case.seed, case.distribution, x, weights.packed, weights.scales, weights.biases)
@@ -123,6 +131,16 @@ def _data() -> Iterator[Case]:
         yield Case("lane_ownership", Problem(m=16, n=130, k=128, dtype=dtype), "one_hot", seed=seed)
 
 
+DISTINCT_ROWS = 1021
+"""A prime above the number of blocks: two tiles of one block, or neighbours, never hold the same weights."""
+
+
+def _paths(device: Device) -> Iterator[Case]:
+    """Every instance that the device launches, with blocks of less than a batch, a batch, and several."""
+    for problem in path_problems(device):
+        yield Case("paths", problem, distinct=DISTINCT_ROWS)
+
+
 def _repeats() -> Iterator[Case]:
     for m in (1, 2, 8, 16):
         # vllm 56887: needed about 50 calls to show
@@ -154,7 +172,7 @@ def _fallback() -> Iterator[Case]:
     yield Case("huge_batch", Problem(m=65_537, n=16, k=64, layout="b1k"), route="other")
 
 
-def matrix() -> list[Case]:
-    """All cases, each id once. A few hundred; a minute on a GPU host."""
-    cases = [*_rows(), *_shapes(), *_data(), *_repeats(), *_memory(), *_fallback()]
+def matrix(device: Device = H200) -> list[Case]:
+    """All cases, each id once: some hundreds; a minute or two on a GPU host. ``paths`` depend on the device."""
+    cases = [*_rows(), *_shapes(), *_data(), *_repeats(), *_memory(), *_fallback(), *_paths(device)]
     return list({case.id: case for case in cases}.values())

@@ -65,10 +65,10 @@ def all_picks() -> tuple[Picks, ...]:
     """Every row of the tuning tables that some device class can launch."""
     found: dict[tuple[tuple[int, int], tuple[int, int]], tuple[str, DeviceClass]] = {}
     for device in DEVICE_CLASSES.values():
-        for kind, table in (("deep", device.deep), ("shallow", device.shallow)):
+        for kind, table in (("", device.picks), (" deep", device.picks | device.deep)):
             key = (table[8], table[16])
             if key not in found or device.shared_per_block < found[key][1].shared_per_block:
-                found[key] = (f"{device.name} {kind}", device)
+                found[key] = (f"{device.name}{kind}", device)
     return tuple(Picks(name, key, device.shared_per_block) for key, (name, device) in found.items())
 
 
@@ -175,7 +175,8 @@ def device_launches() -> list[SimCase]:
         problem = Problem(m=(7, 16)[number % 2], n=2064, k=4096, dtype=_DTYPES[number // 2 % 2])
         launch = small_m_launch(problem.m, problem.n, problem.k, device, _MULTIPROCESSORS[capability])
         pick = (launch.tuning.stages, launch.tuning.batch)
-        table = device.deep if device.deep[launch.tuning.rows] == pick else device.shallow
+        rows = launch.tuning.rows
+        table = device.picks if device.picks[rows] == pick else device.picks | device.deep
         case = SimCase(
             picks=Picks(device.name, (table[8], table[16]), device.shared_per_block),
             warps=launch.tuning.warps,

@@ -14,7 +14,7 @@ import numpy as np
 from upstream_patch.correctness.cases import Answer, Case, answer, matrix, repeats_of
 from upstream_patch.correctness.errors import check
 from upstream_patch.correctness.forms import Bits, Operands, one_row, operands, outputs_bits
-from upstream_patch.errors import MissingTool
+from upstream_patch.machine import cuda_device
 from upstream_patch.problem import Problem
 from upstream_patch.records.schema import CaseResult, Check, CorrectnessBody
 from upstream_patch.reference import from_bits
@@ -23,6 +23,8 @@ ROWS_ALONE = 64
 """A case with more rows tries this many of them alone."""
 FILLS = (float("nan"), -3.0)
 """What the output's memory holds before a call. Two values, so that a wanted NaN cannot pass as an untouched one."""
+SHOWN = 300
+"""Characters of a stock error that a record keeps."""
 Progress = Callable[[int, int, str], None]
 """Called before each case with (cases done, cases in all, case id), and once at the end."""
 
@@ -116,7 +118,7 @@ def run_case(case: Case, arms: Arms, repeats: int | None = None) -> CaseResult:
     try:
         return _run(case, arms, repeats_of(case.label) if repeats is None else repeats)
     except Exception as error:
-        why = f"{case.id}: raised {type(error).__name__}: {error}"
+        why = f"{case.id}: raised {_said(error)}"
         return _result(case, _failed(case.problem, why), [])
 
 
@@ -136,11 +138,17 @@ def _result(
 
 
 def _stock(case: Case, arms: Arms, prepared: Any) -> Bits | Exception:
-    """Stock may refuse a problem; then ours may refuse it too, in the same words, or answer it right."""
+    """Stock may refuse a problem that ours answers: then the reference alone judges, and the result keeps why."""
     try:
         return arms.stock(prepared)
     except Exception as error:
         return error
+
+
+def _said(error: Exception) -> str:
+    """Type and text, in one line."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
 def _run(case: Case, arms: Arms, repeats: int) -> CaseResult:
@@ -152,8 +160,8 @@ def _run(case: Case, arms: Arms, repeats: int) -> CaseResult:
         outputs = arms.ours(prepared, repeats + 1)
     except Exception as error:
         if isinstance(stock, Exception) and (type(error), str(error)) == (type(stock), str(stock)):
-            same = Check(passed=True, norm_error=0.0, max_ulp=0.0, bound=f"raises as stock: {error}", columns=0)
-            return _result(case, same, kernels, equal=repeats, alone=True, written=True)
+            why = f"{case.id}: no answer from stock or ours, this environment cannot run it: {_said(error)}"
+            return _result(case, _failed(case.problem, why), kernels)
         raise
     first = outputs[0]
     equal = sum(np.array_equal(first, other) for other in outputs[1:])
@@ -170,6 +178,8 @@ def _run(case: Case, arms: Arms, repeats: int) -> CaseResult:
         our_kernel=case.route == "small_m",
         seed=case.seed,
     )
+    if isinstance(stock, Exception):
+        verdict = verdict.model_copy(update={"bound": f"{verdict.bound}; stock unavailable: {_said(stock)}"})
     route = arms.route(case)
     if route is not None and case.route != "any" and (route == "small_m") != (case.route == "small_m"):
         verdict = _failed(case.problem, f"{case.id}: took route {route}, not {case.route}", verdict.columns)
@@ -215,16 +225,21 @@ def failures(body: CorrectnessBody) -> list[str]:
     return [line for result in body.cases for line in complaints(result)]
 
 
-def run_matrix(progress: Progress | None = None, *, cases: Sequence[Case] | None = None) -> CorrectnessBody:
+def matrix_here() -> list[Case]:
+    """The matrix of the CUDA device that mlx uses. Raises MissingTool without one."""
+    from upstream_patch import ops
+
+    ops.require_cuda()
+    device = cuda_device()
+    return matrix() if device is None else matrix(device)
+
+
+def run_matrix(progress: Progress | None = None) -> CorrectnessBody:
     """The whole matrix on mlx's default GPU. Failures are collected: ask ``failures(body)``.
 
     Raises MissingTool without a CUDA device that mlx can use.
     """
-    from upstream_patch import ops
-
-    if not ops.cuda_available():
-        raise MissingTool("no CUDA GPU that MLX can use", "python -m upstream_patch doctor says what is missing")
-    cases = matrix() if cases is None else cases
+    cases = matrix_here()
     compile_ahead(cases)
     return run_cases(cases, MlxArms(), progress)
 

@@ -11,8 +11,10 @@ from upstream_patch.draft import managed
 TODO = "TODO(person)"
 _HOLE = re.compile(r"<!-- HOLE (?P<id>[a-z_]+): (?P<hint>.*?) -->", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_FRAME = re.compile(r"^(?:\*\*.*\*\*|#.*|\[BUG\]|- (?:OS Version|Version):?|```\w*)\s*$", re.MULTILINE)
-"""Lines of the form itself: they fill no hole."""
+_FRAME = re.compile(r"^(?:\*\*.*\*\*|#.*|- (?:OS Version|Version):?|```\w*)\s*$|^\[BUG\]", re.MULTILINE)
+"""What is the form's own: it fills no hole."""
+_STANDS = re.compile(r"(?<![a-z])todo(?![a-z])", re.IGNORECASE)
+_LETTER = re.compile(r"[^\W\d_]")
 
 
 @dataclass(frozen=True)
@@ -29,13 +31,14 @@ def mark(hole_id: str, hint: str, facts: str) -> str:
 
 
 def open_holes(text: str, required: Sequence[str] = ()) -> list[Hole]:
-    """Holes in which nothing is written yet, or whose TODO still stands, and ``required`` ones whose marker is gone."""
+    """Holes without a word in them, or with a TODO in any spelling, and ``required`` ones whose marker is gone."""
     found = list(_HOLE.finditer(text))
     result = []
     for match, following in zip(found, [*found[1:], None], strict=True):
         answer = text[match.end() : following.start() if following else len(text)]
         answer = _FRAME.sub("", _COMMENT.sub("", managed.strip(answer)))
-        if TODO in answer or not answer.strip():
+        words = re.sub(rf"^[\W\d_]*{match['id']}\W*$", "", answer, flags=re.MULTILINE)  # what a cut TODO line leaves
+        if _STANDS.search(answer) or not _LETTER.search(words):
             result.append(Hole(match["id"], text.count("\n", 0, match.start()) + 1, match["hint"]))
     marked = {match["id"] for match in found}
     gone = [

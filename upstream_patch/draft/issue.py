@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from upstream_patch.draft import holes, managed, tables
+from upstream_patch.draft.holes import Hole
 from upstream_patch.draft.tables import NO_RECORD, Sheet
 from upstream_patch.errors import UserError
 from upstream_patch.files import write_text
@@ -17,47 +18,54 @@ from upstream_patch.records.provenance import HOSTS, TEST_HOST
 FILE_NAME = "issue_cuda_small_m.md"
 REQUIRED = ("title", "rule", "describe", "reproduce", "expected", "context", "disclosure", "links")
 """Holes that must be filled before the text can go anywhere."""
-METAL_HOST = "m5"
-_FAMILIES = ("small_m", "ncu", "correctness")
+CUDA_HOSTS = tuple(host for host, product in HOSTS.items() if product.startswith("NVIDIA"))
 
 
-def write(out: Path, facts: Sequence[Fact], hosts: Sequence[str] = HOSTS) -> Path:
+def write(out: Path, facts: Sequence[Fact], hosts: Sequence[str] = CUDA_HOSTS) -> Path:
     """Write ``out/issue_cuda_small_m.md``, or bring the tables of the one there up to date, and return its path.
 
-    What a person wrote between the tables is kept. Raises UserError for a stale fact (with the command that renews
-    it), a table that was edited by hand, and facts of the synthetic host unless ``hosts`` names it (only tests do).
+    The issue is about CUDA: of the facts, those of machines with an NVIDIA GPU are used. What a person wrote between
+    the tables is kept, byte for byte. Raises UserError for a stale fact (with the command that renews it), a table that
+    was edited by hand or is gone, and facts of the synthetic host unless ``hosts`` names it (only tests do).
     """
     path = out / FILE_NAME
     fresh = render(facts, hosts)
     if path.exists():
-        fresh = managed.merge(path.read_text(encoding="utf-8"), fresh, str(path))
+        fresh = managed.merge(managed.read(path), fresh, str(path))
     write_text(path, fresh)
     return path
 
 
-def render(facts: Sequence[Fact], hosts: Sequence[str] = HOSTS) -> str:
+def open_holes(path: Path) -> list[Hole]:
+    """The places of a written draft where a person's words are still missing. Raises UserError if it is not UTF-8."""
+    return holes.open_holes(managed.read(path), REQUIRED)
+
+
+def render(facts: Sequence[Fact], hosts: Sequence[str] = CUDA_HOSTS) -> str:
     """The draft as it is before a person touched it."""
-    present = dict.fromkeys(fact.host for fact in facts)
-    if TEST_HOST in present and TEST_HOST not in hosts:
+    if TEST_HOST not in hosts and any(fact.host == TEST_HOST for fact in facts):
         raise UserError("facts of host 'test' come from synthetic records, no draft may hold them")
-    hosts = [*hosts, *(host for host in present if host not in hosts)]
-    measured = [host for host in hosts if any(fact.id.startswith(f"small_m.{host}.") for fact in facts)]
-    shown = measured or [host for host in hosts if host != METAL_HOST][:1]
+    nvidia = dict.fromkeys(fact.host for fact in facts if _names_nvidia(fact))
+    facts = [fact for fact in facts if fact.host in nvidia]
+    hosts = [*hosts, *(host for host in nvidia if host not in hosts)]
+    have = {tuple(fact.id.split(".", 2)[:2]) for fact in facts}
     sheet = Sheet(facts)
 
-    def per_host(table: Callable[[Sheet, str], str]) -> str:
-        return "\n\n".join(f"#### {host}\n\n{table(sheet, host)}" for host in shown)
+    def per_host(family: str, table: Callable[[Sheet, str], str]) -> str:
+        shown = [host for host in hosts if (family, host) in have]
+        return "\n\n".join(f"#### {host}\n\n{table(sheet, host)}" for host in shown) or NO_RECORD
 
     blocks = {
-        "stock_time": per_host(tables.stock_time),
-        "profiled": per_host(tables.profiled),
-        "ours": per_host(tables.ours_against_stock),
-        "correctness": per_host(tables.correctness),
-        "not_run": _not_run(facts, hosts),
+        "stock_time": per_host("small_m", tables.stock_time),
+        "profiled": per_host("ncu", tables.profiled),
+        "ours": per_host("small_m", tables.ours_against_stock),
+        "correctness": per_host("correctness", tables.correctness),
+        "not_run": _not_run(have, hosts),
     }
     # After the tables: these name the records that the tables used.
     blocks["machines"] = _machines(sheet)
-    blocks["commands"] = _commands(sheet)
+    # Its heading is in the block: outside, it would look like a person's answer to the hole above it.
+    blocks["commands"] = f"Commands that made the records:\n\n{_commands(sheet)}"
     blocks["records"] = _records(sheet)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -71,17 +79,18 @@ def render(facts: Sequence[Fact], hosts: Sequence[str] = HOSTS) -> str:
     )
 
 
-def _not_run(facts: Iterable[Fact], hosts: Sequence[str]) -> str:
-    """Hosts, and kinds of evidence, of which there is no record, with the command that would make it."""
-    have = {tuple(fact.id.split(".", 2)[:2]) for fact in facts}
+def _names_nvidia(fact: Fact) -> bool:
+    return fact.id.startswith("record.") and fact.id.endswith(".vendor") and str(fact.value).lower() == "nvidia"
+
+
+def _not_run(have: Collection[tuple[str, ...]], hosts: Sequence[str]) -> str:
+    """Hosts, and families of facts, of which there is no record, with the command that would make it."""
     lines = []
     for host in hosts:
-        missing = [family for family in _FAMILIES if (family, host) not in have]
+        missing = [family for family in MAKES if (family, host) not in have]
         if missing:
-            what = "not run" if len(missing) == len(_FAMILIES) else f"no record of {', '.join(missing)}"
-            # The verbs below measure the CUDA kernel; on any other machine they would be of no use.
-            commands = "" if host == METAL_HOST else f" ({', '.join(f'`{MAKES[family]}`' for family in missing)})"
-            lines.append(f"- {host}: {what}{commands}")
+            what = "not run" if len(missing) == len(MAKES) else f"no record of {', '.join(missing)}"
+            lines.append(f"- {host}: {what} ({', '.join(f'`{MAKES[family]}`' for family in missing)})")
     return "\n".join(lines) or "- every host has records"
 
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import re
+from pathlib import Path
 
 from upstream_patch.errors import UserError
 
 _BLOCK = re.compile(
-    r"<!-- BEGIN FACTS (?P<name>[a-z_]+) sha256=(?P<hash>[0-9a-f]{16}) -->\n"
+    r"<!-- BEGIN FACTS (?P<name>[a-z_]+) sha256=(?P<hash>[0-9a-f]{16}) -->(?P<end>\r?\n)"
     r"(?P<content>.*?)<!-- END FACTS (?P=name) -->",
     re.DOTALL,
 )
 _MARKER = re.compile(r"<!-- (?:BEGIN|END) FACTS ")
+
+
+def read(path: Path) -> str:
+    """A draft's text with its line ends as they are. Raises UserError when it is not UTF-8."""
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 at byte {error.start}: save it as UTF-8") from None
 
 
 def block(name: str, content: str) -> str:
@@ -24,8 +33,9 @@ def block(name: str, content: str) -> str:
 def merge(existing: str, fresh: str, path: str) -> str:
     """``existing`` with its blocks replaced by those of ``fresh``, and every other byte as it was.
 
-    A block that the person deleted stays deleted. Raises UserError when a block was edited by hand, when its markers
-    are damaged, or when ``fresh`` has no such block.
+    A new block has the line ends of the one it replaces. Raises UserError when a block was edited by hand or is gone
+    (its numbers may still stand there, and would never be renewed), when markers are damaged, or when ``fresh`` has no
+    such block.
     """
     blocks = list(_BLOCK.finditer(existing))
     if len(_MARKER.findall(existing)) != 2 * len(blocks) or not blocks:
@@ -42,7 +52,12 @@ def merge(existing: str, fresh: str, path: str) -> str:
             )
         if match["name"] not in new:
             raise UserError(f"{path}:{line}: the FACTS block {match['name']} is not one this version fills: delete it")
-    return _BLOCK.sub(lambda match: new[match["name"]], existing)
+    if gone := sorted(new.keys() - {match["name"] for match in blocks}):
+        raise UserError(
+            f"{path}: the FACTS block {gone[0]} is gone: restore it, or move the file away, draft anew and copy your "
+            "words back"
+        )
+    return _BLOCK.sub(lambda match: _with_ends(new[match["name"]], match), existing)
 
 
 def strip(text: str) -> str:
@@ -50,5 +65,15 @@ def strip(text: str) -> str:
     return _BLOCK.sub("", text)
 
 
+def _with_ends(block: str, old: re.Match[str]) -> str:
+    if _plain(old.group()) == block:
+        return old.group()
+    return block.replace("\n", old["end"])
+
+
 def _hash(content: str) -> str:
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    return hashlib.sha256(_plain(content).encode()).hexdigest()[:16]
+
+
+def _plain(text: str) -> str:
+    return text.replace("\r\n", "\n")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, product
 
-from upstream_patch.errors import UserError
 from upstream_patch.problem import Problem, parse_problem
-from upstream_patch.records.facts import Fact, renewal
+from upstream_patch.records.correctness_facts import KINDS
+from upstream_patch.records.facts import Fact, current
 
 NO_RECORD = "no record"
-SHAPES = ((4096, 1024), (4096, 4096), (4096, 14336), (14336, 4096), (4096, 28672), (4096, 128256))
-"""(K, N) that the tables always name."""
-ROWS = (1, 2, 4, 7, 8, 16)
+_COUNTS = ("cases", "passed", "rows_equal_alone", "written")
+_ERRORS = ("max_norm_error", "stock_max_norm_error", "max_ulp", "stock_max_ulp")
 _X_SHAPE = {"mk": "[M, K]", "1mk": "[1, M, K]", "b1k": "[M, 1, K]"}
 
 
@@ -28,9 +27,7 @@ class Sheet:
         fact = self._facts.get(fact_id)
         if fact is None:
             return None
-        if fact.stale:
-            raise UserError(f"fact {fact.id} is stale, {renewal(fact)}")
-        self.used[fact_id] = fact
+        self.used[fact_id] = current(fact)
         return fact
 
     def cell(self, fact_id: str, digits: str = ".1f", scale: float = 1.0) -> str:
@@ -62,23 +59,20 @@ class Sheet:
 def stock_time(sheet: Sheet, host: str) -> str:
     """Stock time by M, one row a shape, one table for each dtype, quantization and shape of x."""
     parts = []
-    for problems in _alike(sheet.problems("small_m", host) or _standard()):
+    for problems in _alike(sheet.problems("small_m", host)):
         rows_of_x = sorted({problem.m for problem in problems})
         body = []
         for k, n in dict.fromkeys((problem.k, problem.n) for problem in problems):
             cells = [sheet.cell(f"small_m.{host}.{_at(problems[0], k, n, m).id}.stock_us") for m in rows_of_x]
             body.append([f"{k} x {n}", *cells])
-        parts.append(
-            f"Stock, us per call (median), {_described(problems[0])}\n\n"
-            + markdown(["K x N", *(f"M = {m}" for m in rows_of_x)], body)
-        )
-    return "\n\n".join(parts)
+        parts.append(f"{_described(problems[0])}\n\n" + markdown(["K x N", *(f"M = {m}, us" for m in rows_of_x)], body))
+    return "\n\n".join(parts) or NO_RECORD
 
 
 def ours_against_stock(sheet: Sheet, host: str) -> str:
     """One row a problem: both times, the ratio with its interval, the verdict, the share of the read probe."""
     parts = []
-    for problems in _alike(sheet.problems("small_m", host) or _standard()):
+    for problems in _alike(sheet.problems("small_m", host)):
         body = []
         for problem in problems:
             stem = f"small_m.{host}.{problem.id}"
@@ -99,30 +93,25 @@ def ours_against_stock(sheet: Sheet, host: str) -> str:
             "M",
             "N",
             "K",
-            "stock us",
-            "ours us",
+            "stock, us",
+            "ours, us",
             "stock / ours",
             "95% interval",
             "verdict",
-            "stock read",
-            "ours read",
+            "stock, % of read probe",
+            "ours, % of read probe",
         ]
         parts.append(f"{_described(problems[0])}\n\n{markdown(header, body)}")
-    legend = (
-        "us: median of paired rounds. stock / ours: geometric mean of paired ratios, bootstrap interval. read: bytes "
-        "of weights, scales and biases / time / read probe of the same run (newest probe: "
-        f"{sheet.cell(f'probe.{host}.read_gbps', '.0f')}, in GB/s of 1e9 bytes). "
-        "cold: every call reads another copy of the weights, all copies together exceed three last-level caches. "
-        f"Empty kernel under the same timer, us: {sheet.cell(f'probe.{host}.launch_floor_us', '.2f')}."
-    )
-    return "\n\n".join([*parts, legend])
+    probe = [sheet.cell(f"probe.{host}.read_gbps", ".0f"), sheet.cell(f"probe.{host}.launch_floor_us", ".2f")]
+    if not parts:
+        return NO_RECORD
+    return "\n\n".join([*parts, markdown(["read probe, GB/s", "empty kernel, us"], [probe])])
 
 
 def profiled(sheet: Sheet, host: str) -> str:
     """What Nsight Compute counted for one call, stock and ours."""
-    problems = sheet.problems("ncu", host) or [_at(_standard()[0], 4096, 128256, m) for m in (1, 4, 7, 8, 16)]
     body = []
-    for problem in problems:
+    for problem in sheet.problems("ncu", host):
         for arm in ("stock", "ours"):
             stem = f"ncu.{host}.{problem.id}"
             body.append(
@@ -138,28 +127,27 @@ def profiled(sheet: Sheet, host: str) -> str:
                     sheet.cell(f"{stem}.{arm}.kernels").replace("|", "\\|"),
                 ]
             )
-    header = ["M", "N", "K", "dtype", "route", "packed MB", "DRAM read MB", "DRAM %", "us", "registers", "kernel"]
-    return f"MB are 1e6 bytes; packed: weights, scales and biases.\n\n{markdown(header, body)}"
+    sizes = ["packed, MB", "DRAM read, MB", "DRAM, % of peak", "time, us", "registers a thread"]
+    return markdown(["M", "N", "K", "dtype", "arm", *sizes, "kernel"], body) if body else NO_RECORD
 
 
 def correctness(sheet: Sheet, host: str) -> str:
+    """Our kernel's cases, ordinary data apart from data made to break it."""
     body = []
-    for dtype in ("bf16", "f16", "f32"):
-        stem = f"correctness.{host}.{dtype}"
-        if dtype != "f32" or sheet.get(f"{stem}.cases"):
+    for dtype, kind in product(("bf16", "f16", "f32"), KINDS):
+        stem = f"correctness.{host}.{dtype}.{kind}"
+        if sheet.get(f"{stem}.cases"):
             body.append(
                 [
                     dtype,
-                    sheet.cell(f"{stem}.cases", ".0f"),
-                    sheet.cell(f"{stem}.passed", ".0f"),
-                    sheet.cell(f"{stem}.max_norm_error", ".3g"),
-                    sheet.cell(f"{stem}.stock_max_norm_error", ".3g"),
-                    sheet.cell(f"{stem}.max_ulp", ".3g"),
-                    sheet.cell(f"{stem}.stock_max_ulp", ".3g"),
+                    kind,
+                    *(sheet.cell(f"{stem}.{count}", ".0f") for count in _COUNTS),
+                    *(sheet.cell(f"{stem}.{error}", ".3g") for error in _ERRORS),
                 ]
             )
-    header = ["dtype", "cases", "passed", "norm error, ours", "norm error, stock", "max ulp, ours", "max ulp, stock"]
-    return markdown(header, body)
+    header = ["dtype", "data", "cases", "passed", "rows equal alone", "written"]
+    errors = ["norm error, ours", "norm error, stock", "max ulp, ours", "max ulp, stock"]
+    return markdown([*header, *errors], body) if body else NO_RECORD
 
 
 def markdown(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
@@ -172,10 +160,6 @@ def _alike(problems: Sequence[Problem]) -> list[list[Problem]]:
     return [
         list(group) for _, group in groupby(problems, key=lambda p: (p.dtype, p.mode, p.bits, p.group_size, p.layout))
     ]
-
-
-def _standard() -> list[Problem]:
-    return [Problem(m=m, n=n, k=k) for k, n in SHAPES for m in ROWS]
 
 
 def _at(like: Problem, k: int, n: int, m: int) -> Problem:

@@ -15,7 +15,7 @@ from upstream_patch.kernels.tuning import DEVICE_CLASSES, SmallM, small_m_launch
 
 FOLDER = Path(__file__).parent / "cuda"
 KERNELS = ("small_m",)
-ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120", "sm_121")
+ARCHS = tuple(device.name for device in DEVICE_CLASSES.values())
 OPTIONS = ("--std=c++17",)
 OFFSET = {"bf16": 128, "f16": 64}
 """What the small-M kernel adds to the integers it multiplies, to take it out again in fp32: the error grows with it."""
@@ -114,7 +114,7 @@ def variants(arch: str | None = None) -> tuple[Variant, ...]:
         SmallM(rows, warps, *pick)
         for device in DEVICE_CLASSES.values()
         if arch in (None, device.name)
-        for table in (device.deep, device.shallow)
+        for table in (device.picks, device.deep)
         for rows, pick in table.items()
         for warps in (4, 8, 16)
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 GROUP = 64
 TILE = 16
@@ -38,37 +38,37 @@ class SmallM:
 class DeviceClass:
     """Limits of one compute capability, from the CUDA programming guide's table, and its picks.
 
-    ``deep`` serves weights of many tiles, where the ring must cover the memory's latency; ``shallow`` the others, which
-    end before a deep ring pays. Each maps rows to (stages, batch).
+    Both map rows to (stages, batch). ``deep`` replaces a pick for weights of many tiles, where a longer ring covers the
+    memory's latency better; where there are few, the block is done before it pays.
     """
 
     name: str
     shared_per_block: int
     shared_per_multiprocessor: int
-    deep: dict[int, tuple[int, int]]
-    shallow: dict[int, tuple[int, int]]
-    measured_on: str | None = None
+    picks: dict[int, tuple[int, int]]
+    deep: dict[int, tuple[int, int]] = field(default_factory=dict)
+    measured: bool = False
 
 
-_LARGE_DEEP = {8: (4, 4), 16: (2, 4)}
-_LARGE_SHALLOW = {8: (2, 4), 16: (2, 4)}
+_LARGE, _LARGE_DEEP = {8: (2, 4), 16: (2, 4)}, {8: (4, 4)}
+_MIDDLE = {8: (3, 2), 16: (2, 2)}
 _SMALL = {8: (2, 2), 16: (2, 1)}
-_A100 = {8: (3, 2), 16: (2, 2)}
 
 DEVICE_CLASSES: dict[tuple[int, int], DeviceClass] = {
-    (8, 0): DeviceClass("sm_80", 163 * 1024, 164 * 1024, _A100, _A100),
-    (8, 6): DeviceClass("sm_86", 99 * 1024, 100 * 1024, _SMALL, _SMALL),
-    (8, 7): DeviceClass("sm_87", 163 * 1024, 164 * 1024, _A100, _A100),
-    (8, 9): DeviceClass("sm_89", 99 * 1024, 100 * 1024, _SMALL, _SMALL),
-    (9, 0): DeviceClass("sm_90", 227 * 1024, 228 * 1024, _LARGE_DEEP, _LARGE_SHALLOW, measured_on="h200"),
-    (10, 0): DeviceClass("sm_100", 227 * 1024, 228 * 1024, _LARGE_DEEP, _LARGE_SHALLOW),
-    (10, 3): DeviceClass("sm_103", 227 * 1024, 228 * 1024, _LARGE_DEEP, _LARGE_SHALLOW),
-    (11, 0): DeviceClass("sm_110", 227 * 1024, 228 * 1024, _LARGE_DEEP, _LARGE_SHALLOW),
-    (12, 0): DeviceClass("sm_120", 99 * 1024, 100 * 1024, _SMALL, _SMALL),
-    (12, 1): DeviceClass("sm_121", 99 * 1024, 100 * 1024, _SMALL, _SMALL),
+    (8, 0): DeviceClass("sm_80", 163 * 1024, 164 * 1024, _MIDDLE),
+    (8, 6): DeviceClass("sm_86", 99 * 1024, 100 * 1024, _SMALL),
+    (8, 7): DeviceClass("sm_87", 163 * 1024, 164 * 1024, _MIDDLE),
+    (8, 9): DeviceClass("sm_89", 99 * 1024, 100 * 1024, _SMALL),
+    (9, 0): DeviceClass("sm_90", 227 * 1024, 228 * 1024, _LARGE, _LARGE_DEEP, measured=True),
+    (10, 0): DeviceClass("sm_100", 227 * 1024, 228 * 1024, _LARGE, _LARGE_DEEP),
+    (10, 3): DeviceClass("sm_103", 227 * 1024, 228 * 1024, _LARGE, _LARGE_DEEP),
+    (11, 0): DeviceClass("sm_110", 227 * 1024, 228 * 1024, _LARGE, _LARGE_DEEP),
+    (12, 0): DeviceClass("sm_120", 99 * 1024, 100 * 1024, _SMALL),
+    (12, 1): DeviceClass("sm_121", 99 * 1024, 100 * 1024, _SMALL),
 }
+"""Only sm_90 was tuned on a device, an H200; the other picks follow from the limits alone."""
 MAX_ROWS = 16
-_DEEP_FROM = 12  # tiles a block works through, from where the deep ring was faster on the h200
+_DEEP_FROM = 12  # tiles a block works through; from a tuning run on an H200 that left no record
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def small_m_launch(m: int, n: int, k: int, device: DeviceClass, multiprocessors:
         blocks = min(16 // warps, device.shared_per_multiprocessor // (tuning.shared_bytes + RESERVED_SHARED_BYTES))
         return tuning, -(-tiles // (multiprocessors * blocks))
 
-    tuning, tiles_a_block = cut(device.deep[rows])
+    tuning, tiles_a_block = cut(device.deep.get(rows, device.picks[rows]))
     if tiles_a_block < _DEEP_FROM:
-        tuning, tiles_a_block = cut(device.shallow[rows])
+        tuning, tiles_a_block = cut(device.picks[rows])
     return Launch(tuning, -(-tiles // tiles_a_block))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from upstream_patch.machine.doctor import diagnose
 from upstream_patch.machine.models import Finding, Gpu, Machine
-from upstream_patch.machine.probe import probe
+from upstream_patch.machine.probe import cuda_device, probe
 from upstream_patch.machine.system import Answer, System
 from upstream_patch.machine.toolchain import CXX_FIX, NVRTC_FIX, Cxx, Nvrtc, find_cxx, find_nvrtc
 
@@ -18,6 +18,7 @@ __all__ = [
     "Machine",
     "Nvrtc",
     "System",
+    "cuda_device",
     "diagnose",
     "find_cxx",
     "find_nvrtc",

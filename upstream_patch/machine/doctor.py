@@ -43,7 +43,7 @@ def _gpu(machine: Machine) -> Finding:
     enables = "correctness, benchmarks and profiles on this machine"
     gpu = machine.gpu
     if gpu is None:
-        fix = "use a machine with an NVIDIA GPU (compute capability 8.0 or newer) or an Apple M-series GPU"
+        fix = "use a machine with an NVIDIA GPU of compute capability 8.0 or newer"
         return Finding("GPU", False, "none that CUDA or Metal can use", enables, fix)
     parts = [gpu.name]
     parts += [f"sm_{gpu.compute_capability.replace('.', '')}"] if gpu.compute_capability else []
@@ -76,15 +76,27 @@ def _mlx(system: System, gpu: Gpu | None) -> Finding:
     extra = "cuda" if gpu is not None and gpu.vendor == "NVIDIA" else "cpu"
     install = f"pip install -e '.[{extra}]' in the clone"
     answer = system.run([sys.executable, "-c", _MLX_QUESTION], timeout=120)
-    if not answer.ok:
+    said = _last_object(answer.out) if answer.ok else None
+    if said is None:
         why = (answer.err.strip().splitlines() or ["does not start"])[-1]
         return Finding("MLX", False, why, enables, install)
-    said = json.loads(answer.out.strip().splitlines()[-1])
     detail = f"mlx {said['version']}, backend {said['backend']}"
     if gpu is not None and said["backend"] == "cpu":
         fix = f"pip uninstall mlx mlx-cpu, then {install}"
         return Finding("MLX", False, f"{detail}: it does not use the GPU", enables, fix)
     return Finding("MLX", True, detail, enables)
+
+
+def _last_object(text: str) -> dict[str, str] | None:
+    """The last line that is a JSON object with strings: a library may print lines of its own around it."""
+    for line in reversed(text.splitlines()):
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(said, dict) and {"version", "backend"} <= said.keys():
+            return {key: str(value) for key, value in said.items()}
+    return None
 
 
 def _ncu(system: System) -> Finding:
@@ -106,7 +118,7 @@ def _ncu_permission(system: System) -> Finding:
         return Finding("ncu permission", True, "counters are open to every user", enables)
     found = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", system.read("/proc/self/status") or "", re.MULTILINE)
     capabilities = int(found.group(1), 16) if found else 0
-    major = int((nvidia_driver(system) or "0").split(".")[0])
+    major = int("0" + (re.match(r"\d*", nvidia_driver(system) or "") or [""])[0])
     if capabilities >> _CAP_SYS_ADMIN & 1 or (not found and system.is_root()):
         return Finding("ncu permission", True, "counters are for administrators, and this process is one", enables)
     if major >= _PERFMON_DRIVER and capabilities >> _CAP_PERFMON & 1:

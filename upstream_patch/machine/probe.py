@@ -29,8 +29,17 @@ def probe(system: System | None = None) -> Machine:
         cpu_count=system.cpu_count,
         memory_bytes=_memory(system),
         python=system.python,
-        gpu=_apple_gpu(system) if system.name == "Darwin" else _cuda_gpu(system),
+        gpu=_apple_gpu(system) if system.name == "Darwin" else _cuda_gpu(system, nvidia_driver(system)),
     )
+
+
+def cuda_device(system: System | None = None) -> tuple[tuple[int, int], int] | None:
+    """Compute capability and multiprocessors of CUDA device 0, from the driver alone; None without one."""
+    gpu = _cuda_gpu(system or System(), driver=None)
+    if gpu is None or gpu.compute_capability is None or gpu.multiprocessors is None:
+        return None
+    major, minor = gpu.compute_capability.split(".")
+    return (int(major), int(minor)), gpu.multiprocessors
 
 
 def cuda_driver_version(system: System) -> str | None:
@@ -87,11 +96,19 @@ def _memory(system: System) -> int:
     return int(total.group(1)) * 1024 if total else 0
 
 
+_NEEDED = (
+    *("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet"),
+    *("cuDeviceGetName", "cuDeviceGetAttribute", "cuDeviceTotalMem_v2"),
+)
+
+
 def _libcuda(system: System) -> Any:
-    return None if system.name == "Darwin" else system.library("libcuda.so.1", "libcuda.so")
+    """The driver's library, if it is whole: a stub lacks what is not needed to link."""
+    library = None if system.name == "Darwin" else system.library("libcuda.so.1", "libcuda.so")
+    return library if library is not None and all(hasattr(library, name) for name in _NEEDED) else None
 
 
-def _cuda_gpu(system: System) -> Gpu | None:
+def _cuda_gpu(system: System, driver: str | None) -> Gpu | None:
     cuda = _libcuda(system)
     count = ctypes.c_int()
     if cuda is None or cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
@@ -118,7 +135,7 @@ def _cuda_gpu(system: System) -> Gpu | None:
         memory_bytes=memory.value if sized else _memory(system) or None,
         l2_bytes=attribute(_L2_BYTES),
         shared_memory_per_block=attribute(_SHARED_PER_BLOCK_OPTIN),
-        driver=nvidia_driver(system),
+        driver=driver,
     )
 
 
@@ -128,8 +145,10 @@ def _apple_gpu(system: System) -> Gpu | None:
         displays = json.loads(answer.out)["SPDisplaysDataType"]
     except (ValueError, KeyError, TypeError):
         return None
-    for display in displays:
-        model = display.get("sppci_model") or display.get("_name")
+    for display in displays if isinstance(displays, list) else []:
+        if not isinstance(display, dict):
+            continue
+        model = str(display.get("sppci_model") or display.get("_name") or "")
         if model and "Apple" in model:
             cores = str(display.get("sppci_cores", ""))
             # Unified memory: the GPU's is the machine's.

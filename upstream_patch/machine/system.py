@@ -42,7 +42,13 @@ class System:
         """Never raises: a missing or hanging program is an Answer without a code."""
         try:
             done = subprocess.run(
-                list(command), capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL
+                list(command),
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=timeout,
+                check=False,
+                stdin=subprocess.DEVNULL,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return Answer(None, err=str(error))

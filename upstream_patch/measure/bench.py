@@ -19,14 +19,12 @@ from upstream_patch.measure.host_cost import host_costs
 from upstream_patch.measure.mlx_device import MlxDevice
 from upstream_patch.measure.probe import ReadProbe, launch_floor, read_probe
 from upstream_patch.measure.report import table
+from upstream_patch.measure.steps import Progress, counter
 from upstream_patch.measure.suites import Spec, Suite, suite
 from upstream_patch.measure.timer import Timer, Work, paired, plan_ops
 from upstream_patch.records import host_id
 from upstream_patch.records.rules import PROBE_FLOOR_GBPS
 from upstream_patch.records.schema import BenchBody, BenchRow, Protocol
-
-Progress = Callable[[int, int], None]
-"""Called with (rounds done, rounds in all)."""
 
 LINKS = 64
 """Links in the sample that says what a link costs."""
@@ -70,7 +68,7 @@ def run_suite(
     floor = launch_floor(device, timer)
     timer.calibrate()  # again at full clocks: this one is subtracted
 
-    bench = _Bench(device, timer, l2_bytes, chosen.rounds, _counter(progress, len(chosen.rows) * chosen.rounds))
+    bench = _Bench(device, timer, l2_bytes, chosen.rounds, counter(progress, len(chosen.rows) * chosen.rounds))
     body = BenchBody(
         suite=chosen.name,
         probe_gbps=probe.gbps,
@@ -177,21 +175,6 @@ def timer_text(resolution_ns: int, bracket_us: float, link_us: str = "") -> str:
         f"host's enqueuing to a stamp kernel, less an empty bracket of {bracket_us:.2f} us, per operation between; "
         f"{order}"
     )
-
-
-def _counter(progress: Progress | None, total: int) -> Callable[[], None]:
-    done = 0
-
-    if progress is not None:
-        progress(0, total)
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, total)
-
-    return tick
 
 
 def _environment(device: MlxDevice, timer: Timer) -> list[str]:

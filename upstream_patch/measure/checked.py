@@ -43,9 +43,12 @@ def check_row(
 ) -> Check:
     """Check ours against the fp64 reference on sampled columns, and every column of every weight copy against stock.
 
-    Returns a passed Check. Raises WrongResult otherwise, naming the problem and what failed.
+    ``our_kernel``: ours must be our kernel's result too, bit for bit, so that a row cannot name a kernel that did not
+    run. Returns a passed Check. Raises WrongResult otherwise, naming the problem and what failed.
     """
     import mlx.core as mx
+
+    from upstream_patch import ops
 
     columns = sample_columns(problem.n, seed)
     index = mx.array(columns.astype(np.uint32))
@@ -77,12 +80,14 @@ def check_row(
     if not result.passed:
         raise WrongResult(f"{problem.id}: our result is wrong, nothing was recorded: {result.bound}")
     for number, triple in enumerate(weights.copies):
-        difference, finite = _against_stock(call(ours, problem, x, triple), call(stock, problem, x, triple))
+        y_ours = call(ours, problem, x, triple)
+        where = f"{problem.id}: our result with weight copy {number}"
+        difference, finite = _against_stock(y_ours, call(stock, problem, x, triple))
         if not finite or not difference <= STOCK_BOUND:
             what = f"differs from stock by {difference:.3g} of the RMS" if finite else "is not finite everywhere"
-            raise WrongResult(
-                f"{problem.id}: our result with weight copy {number} {what} (bound {STOCK_BOUND}), nothing was recorded"
-            )
+            raise WrongResult(f"{where} {what} (bound {STOCK_BOUND}), nothing was recorded")
+        if our_kernel and not _same_bits(y_ours, ops.small_m_call(x, *triple)):
+            raise WrongResult(f"{where} is not what our kernel gives: another one ran, nothing was recorded")
     return result
 
 
@@ -96,6 +101,14 @@ def _against_stock(ours: Any, stock: Any) -> tuple[float, bool]:
     finite: Any = mx.all(mx.isfinite(ours))
     mx.eval(difference, finite)
     return float(difference.item()), bool(finite.item())
+
+
+def _same_bits(one: Any, other: Any) -> bool:
+    import mlx.core as mx
+
+    words = mx.uint16 if one.itemsize == 2 else mx.uint32
+    same: Any = mx.array_equal(one.view(words), other.view(words))
+    return bool(same.item())
 
 
 def make_row(

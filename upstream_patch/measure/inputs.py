@@ -12,9 +12,7 @@ from upstream_patch.machine import Machine
 from upstream_patch.measure.mlx_device import MlxDevice
 from upstream_patch.measure.timer import Work
 from upstream_patch.problem import MLX_DTYPE, Problem
-
-COLD_FACTOR = 3
-"""Cold: the copies together are larger than this many last-level caches."""
+from upstream_patch.records.rules import CACHE_MULTIPLE
 
 Matmul = Callable[..., Any]
 
@@ -28,8 +26,8 @@ def last_level_cache(machine: Machine) -> int:
 
 
 def cold_copies(problem: Problem, l2_bytes: int) -> int:
-    """Copies of the weights so that copies * packed bytes > 3 * L2, at least 2."""
-    return max(2, COLD_FACTOR * l2_bytes // problem.packed_bytes + 1)
+    """Copies of the weights so that copies * packed bytes > CACHE_MULTIPLE * L2, at least 2."""
+    return max(2, CACHE_MULTIPLE * l2_bytes // problem.packed_bytes + 1)
 
 
 @dataclass

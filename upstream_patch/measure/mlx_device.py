@@ -10,9 +10,8 @@ import math
 import time
 from collections.abc import Sequence
 from functools import cached_property
+from importlib import import_module
 from typing import Any
-
-from upstream_patch.errors import MissingTool
 
 _CLOCK = """
 __device__ __forceinline__ unsigned long long upstream_patch_clock() {
@@ -57,11 +56,14 @@ _LINK = """
 
 
 class MlxDevice:
-    """MLX's default GPU stream. Raises MissingTool when MLX or its CUDA backend is missing."""
+    """MLX's default GPU stream. Raises MissingTool where MLX cannot use a CUDA GPU."""
 
     def __init__(self) -> None:
-        self._mx = require_cuda()
-        mx = self._mx
+        from upstream_patch import ops
+
+        ops.require_cuda()
+        mx: Any = import_module("mlx.core")  # its stubs leave async_eval untyped
+        self._mx = mx
         kernel = mx.fast.cuda_kernel
         self._hold_kernel = kernel("upstream_patch_hold", ["hold_ns"], ["times"], _HOLD, _CLOCK)
         self._stamp_kernel = kernel("upstream_patch_stamp", ["unused"], ["times"], _STAMP, _CLOCK)
@@ -138,17 +140,3 @@ class MlxDevice:
             output_dtypes=[self._mx.uint32],
         )
         return out
-
-
-def require_cuda() -> Any:
-    """``mlx.core`` with a CUDA device, or MissingTool with the way out."""
-    try:
-        import mlx.core as mx
-    except ImportError as error:
-        raise MissingTool(f"MLX cannot be imported ({error})", 'pip install "mlx[cuda13]" on a CUDA machine') from error
-    cuda = getattr(mx, "cuda", None)
-    if cuda is None or not cuda.is_available():
-        raise MissingTool(
-            "this MLX has no CUDA device", 'pip install "mlx[cuda13]" on a machine with an NVIDIA GPU and its driver'
-        )
-    return mx

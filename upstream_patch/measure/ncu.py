@@ -18,33 +18,33 @@ import upstream_patch
 from upstream_patch import routing
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.measure.ncu_report_reader import Expected, read_report
-from upstream_patch.measure.ncu_target import write_plan
+from upstream_patch.measure.ncu_target import check, write_plan
+from upstream_patch.measure.steps import Progress, counter
 from upstream_patch.measure.suites import Profiled, profile_plan
 from upstream_patch.records.schema import NcuBody
 
-METRICS = (
-    "dram__bytes_read.sum",
-    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+REQUIRED = (
     "gpu__time_duration.sum",
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    "lts__t_sectors_op_read.sum",
     "launch__registers_per_thread",
     "launch__grid_size",
     "launch__block_size",
-    "launch__grid_dim_x",
-    "launch__grid_dim_y",
-    "launch__grid_dim_z",
-    "launch__block_dim_x",
-    "launch__block_dim_y",
-    "launch__block_dim_z",
+    *(f"launch__{axis}_dim_{c}" for axis in ("grid", "block") for c in "xyz"),
 )
+OPTIONAL = (
+    "dram__bytes_read.sum",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "lts__t_sectors_op_read.sum",
+    "lts__t_sectors_op_read_lookup_miss.sum",
+)
+"""Recorded where the GPU counts them. A GPU with its CPU's memory (GB10) may count no ``dram__``, and then only the
+sectors that L2 read and did not have say what came from memory: another counter, never put in DRAM's place."""
 TIMEOUT_S = 300
 EXTRA_LAUNCHES = 4
 """ncu may record this many more than planned, so that an unplanned launch shows instead of being cut off."""
 RAW_NAME = "raw.csv"
 
 Runner = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
-Progress = Callable[[int, int], None]
 Symbol = Callable[[Profiled], str | None]
 
 NO_PERMISSION = "ERR_NVGPUCTRPERM"
@@ -80,7 +80,9 @@ def expected(plan: Sequence[Profiled], symbol: Symbol = symbol_here) -> list[Exp
     return launches
 
 
-def collect_arguments(ncu: str, report: Path, launches: Sequence[Expected], target: Sequence[str]) -> list[str]:
+def collect_arguments(
+    ncu: str, report: Path, launches: Sequence[Expected], target: Sequence[str], metrics: Sequence[str]
+) -> list[str]:
     """ncu's command line. The clocks are left as they are, nothing is read from config files."""
     names = "|".join(sorted({re.escape(launch.symbol) for launch in launches}))
     return [
@@ -103,7 +105,7 @@ def collect_arguments(ncu: str, report: Path, launches: Sequence[Expected], targ
         "--launch-count",
         str(len(launches) + EXTRA_LAUNCHES),
         "--metrics",
-        ",".join(METRICS),
+        ",".join(metrics),
         "-o",
         str(report),
         *target,
@@ -121,35 +123,52 @@ def profile(
     ncu: str | None = None,
     runner: Runner | None = None,
     symbol: Symbol = symbol_here,
+    check: Callable[[Sequence[Profiled]], None] = check,
 ) -> tuple[NcuBody, dict[str, bytes]]:
     """Profile a plan of ``suites.PROFILES`` in one ncu run; returns the body and the raw CSV by attachment name.
 
-    ``ncu`` is the program (default: ``$UPSTREAM_PATCH_NCU``, then ``ncu`` on the path). Raises MissingTool when ncu,
-    its permission or the report reader is missing, ProfilerFailed or BadReport when the report is not exactly what was
-    planned.
+    ``ncu`` is the program (default: ``$UPSTREAM_PATCH_NCU``, then ``ncu`` on the path). Raises WrongResult when a
+    planned operation is wrong, MissingTool when ncu, its permission or the report reader is missing, ProfilerFailed or
+    BadReport when the report is not exactly what was planned.
     """
     plan = profile_plan(name)
     launches = expected(plan, symbol)
     ncu, runner = ncu or os.environ.get("UPSTREAM_PATCH_NCU", "ncu"), runner or _run
-    step = _steps(progress, 4)
+    step = counter(progress, 5)
     version = _version(_checked(runner, [ncu, "--version"]).stdout)
+    step()
+    check(plan)
     step()
     with tempfile.TemporaryDirectory(prefix="upstream-patch-ncu-") as folder:
         plan_file, report = Path(folder, "plan.json"), Path(folder, "profile.ncu-rep")
         write_plan(plan, plan_file)
         target = [sys.executable, "-m", "upstream_patch.measure.ncu_target", str(plan_file)]
-        _checked(runner, collect_arguments(ncu, report, launches, target))
+        _collect(runner, lambda metrics: collect_arguments(ncu, report, launches, target, metrics))
         step()
         if not report.exists():
             raise ProfilerFailed(
                 "ncu wrote no report: it saw no kernel of the plan; run `upstream-patch correctness` to see whether "
                 "the kernels run at all"
             )
-        measured = read_report(report, launches, METRICS)
+        measured = read_report(report, launches, REQUIRED, OPTIONAL)
         step()
         raw = _checked(runner, export_arguments(ncu, report)).stdout
         step()
     return NcuBody(ncu_version=version, launches=measured), {RAW_NAME: raw.encode()}
+
+
+def _collect(runner: Runner, arguments: Callable[[Sequence[str]], list[str]]) -> None:
+    """ncu fails on a metric that this GPU lacks, and names it: again, without the optional ones that it named."""
+    optional: Sequence[str] = OPTIONAL
+    while True:
+        try:
+            _checked(runner, arguments((*REQUIRED, *optional)))
+            return
+        except ProfilerFailed as error:
+            known = [metric for metric in optional if metric not in str(error)]
+            if len(known) == len(optional):
+                raise
+            optional = known
 
 
 def _run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -198,15 +217,3 @@ def _version(text: str) -> str:
     if found is None:
         raise ProfilerFailed(f"the program named ncu does not say its version: {text.strip()[:80]!r}")
     return found.group(1)
-
-
-def _steps(progress: Progress | None, total: int) -> Callable[[], None]:
-    done = 0
-
-    def step() -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, total)
-
-    return step

@@ -1,7 +1,8 @@
 """Read an Nsight Compute report, and refuse every one that is not exactly what was planned.
 
 NVIDIA's reader opens damaged files without a word and answers ``None`` for what is missing. So the launches must match
-the plan one by one, in order, and every metric must be there: a missing value never becomes 0.
+the plan one by one, in order, and every required metric must be there: a missing value never becomes 0. An optional one
+is there for every launch, or for none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Expected:
     symbol: str
 
 
-def read_report(path: Path, launches: Sequence[Expected], metrics: Sequence[str]) -> list[NcuLaunch]:
+def read_report(
+    path: Path, launches: Sequence[Expected], required: Sequence[str], optional: Sequence[str] = ()
+) -> list[NcuLaunch]:
     """The measured launches, one for each expected one. Raises BadReport, or MissingTool without the reader."""
     try:
         import ncu_report
@@ -47,7 +50,8 @@ def read_report(path: Path, launches: Sequence[Expected], metrics: Sequence[str]
     actions = [action for part in context for action in part]
     names = [str(action.name(action.NameBase_FUNCTION)) for action in actions]
     _same_launches(path, names, launches)
-    return [_launch(path, *item, metrics) for item in zip(actions, names, launches, strict=True)]
+    counted = [metric for metric in optional if any(_value(action, metric) is not None for action in actions)]
+    return [_launch(path, *item, [*required, *counted]) for item in zip(actions, names, launches, strict=True)]
 
 
 def _same_launches(path: Path, names: Sequence[str], launches: Sequence[Expected]) -> None:
@@ -79,14 +83,19 @@ def _launch(path: Path, action: Any, name: str, launch: Expected, metrics: Seque
 
 
 def _metric(path: Path, action: Any, kernel: str, name: str) -> Metric:
-    metric = action.metric_by_name(name)
-    value = metric.value() if metric is not None and metric.has_value() else None
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    value = _value(action, name)
+    if value is None:
         raise BadReport(
             f"{path.name}: {kernel} has no value for {name}: damaged, or this GPU does not count it (ncu "
             "--query-metrics lists what it counts); nothing was recorded"
         )
-    return Metric(value=float(value), unit=str(metric.unit()))
+    return Metric(value=value, unit=str(action.metric_by_name(name).unit()))
+
+
+def _value(action: Any, name: str) -> float | None:
+    metric = action.metric_by_name(name)
+    value = metric.value() if metric is not None and metric.has_value() else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _some(names: Sequence[str]) -> str:

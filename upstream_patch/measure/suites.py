@@ -1,4 +1,4 @@
-"""What is measured: the shapes and protocols of every suite, as data. The only place where they are written down."""
+"""What is measured: the shapes and protocols of every suite, as data that needs no MLX, and their only home."""
 
 from __future__ import annotations
 
@@ -47,6 +47,9 @@ class Profiled:
 LLAMA_8B = ((4096, 1024), (4096, 4096), (4096, 14336), (14336, 4096), (4096, 28672), (4096, 128256))
 """K x N of Llama-3.1-8B: k and v, q and o, gate or up, down, gate and up fused, head."""
 ROWS = (1, 2, 4, 7, 8, 16)
+PROFILED = ((4096, 28672), (4096, 128256))
+"""K x N that Nsight Compute profiles."""
+PROFILED_ROWS = (1, 4, 7, 8, 16)
 LAYOUTS: tuple[Layout, ...] = ("mk", "b1k")
 
 
@@ -87,10 +90,7 @@ SUITES: dict[str, Suite] = {
 
 PROFILES: dict[str, tuple[Profiled, ...]] = {
     "ncu": tuple(
-        Profiled(Problem(m=m, n=n, k=k), arm)
-        for k, n in ((4096, 28672), (4096, 128256))
-        for m in (1, 4, 7, 8, 16)
-        for arm in ("stock", "ours")
+        Profiled(Problem(m=m, n=n, k=k), arm) for k, n in PROFILED for m in PROFILED_ROWS for arm in ("stock", "ours")
     ),
     "ncu-smoke": tuple(Profiled(Problem(m=m, n=4096, k=4096), arm) for m in (1, 8) for arm in ("stock", "ours")),
 }

@@ -28,6 +28,8 @@ Work = Callable[[int], Sequence[Any]]
 
 SAMPLE_US = 500.0
 """A sample lasts at least this long, so that a tick of the device clock (up to 1 us) is below 0.2 %."""
+LINEAR = 0.05
+"""Half the operations must take half the time, within this share of it (and within a clock tick a sample)."""
 MAX_OPS = 1024
 ATTEMPTS = 6
 MAX_HOLD_US = 100_000.0
@@ -44,6 +46,10 @@ class TimerError(UserError):
 
 class HostTooSlow(TimerError):
     """The host could not enqueue a sample before the hold ended, however long the hold was."""
+
+
+class NotLinear(TimerError):
+    """The time of an operation depends on how many are timed: something else is in the samples."""
 
 
 class Device(Protocol):
@@ -156,22 +162,35 @@ class Timer:
 def plan_ops(timer: Timer, arms: Sequence[Work], copies: int, *, sample_us: float = SAMPLE_US) -> int:
     """How many operations a sample of these arms needs; the same number for all.
 
-    Enough that the fastest arm lasts ``sample_us``, in whole passes over the weight copies, at least two. When the host
-    cannot enqueue that many (MLX lets about 10 graphs be in flight), halve; the rotation goes on across samples, so
-    that the weights stay cold.
+    Enough that the fastest arm lasts ``sample_us``, and at least two; rounded up to whole passes over the weight copies
+    unless that is more than MAX_OPS. When the host cannot enqueue that many (MLX lets about 10 graphs be in flight), or
+    the device waits for something in so many, halve time and pass. The rotation goes on across samples, so the weights
+    stay cold where a sample ends within a pass. Raises NotLinear, or HostTooSlow, when no number is left for which half
+    the operations take half the time.
     """
+    least_us, wanted_us = sample_us / 8, sample_us
     while True:
         try:
             fastest = min(timer.median(arm, min(max(2, copies), MAX_OPS), 1) for arm in arms)
-            ops = max(2, math.ceil(sample_us / fastest))
+            ops = max(2, math.ceil(wanted_us / fastest))
             ops = min(math.ceil(ops / copies) * copies, max(MAX_OPS, copies))
             for arm in arms:
-                timer.per_op(arm, ops)
+                _require_linear(timer, arm, ops)
             return ops
-        except HostTooSlow:
-            if sample_us <= SAMPLE_US / 8:
+        except (HostTooSlow, NotLinear):
+            if wanted_us <= least_us:
                 raise
-            sample_us, copies = sample_us / 2, max(1, copies // 2)
+            wanted_us, copies = wanted_us / 2, max(1, copies // 2)
+
+
+def _require_linear(timer: Timer, work: Work, ops: int) -> None:
+    """A stall that every sample has, or that comes from some number of operations on, shows in no A/A comparison."""
+    whole, half = timer.median(work, ops), timer.median(work, max(1, ops // 2))
+    if abs(whole - half) > LINEAR * whole + 1.0 / ops:
+        raise NotLinear(
+            f"an operation takes {whole:.2f} us among {ops} and {half:.2f} us among {max(1, ops // 2)}: the samples "
+            "hold something else than the operations, so nothing was measured"
+        )
 
 
 def orders(arms: Sequence[str], rounds: int, seed: int) -> Iterator[tuple[str, ...]]:

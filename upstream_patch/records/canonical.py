@@ -12,14 +12,18 @@ SIGNIFICANT = 7
 
 
 def tidy(value: Any, where: str = "") -> Any:
-    """Round floats to what was measured. Raises ValueError naming the field of a NaN or an infinity."""
+    """Round floats to what was measured. Raises ValueError naming the field of a NaN, an infinity, or no Unicode."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{where}: {value} is not a finite number")
         if value.is_integer():
             return value
         return float(f"{value:.{SIGNIFICANT}g}") if abs(value) < 10**SIGNIFICANT else float(round(value))
+    if isinstance(value, str) and not _is_text(value):
+        raise ValueError(f"{where}: {value!a} is not Unicode text")
     if isinstance(value, dict):
+        if odd := [key for key in value if not _is_text(str(key))]:
+            raise ValueError(f"{where}: the name {odd[0]!a} is not Unicode text")
         return {key: tidy(item, f"{where}.{key}" if where else str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [tidy(item, f"{where}.{index}") for index, item in enumerate(value)]
@@ -42,6 +46,11 @@ def loads(text: str) -> Any:
         raise ValueError(f"{constant} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
+
+
+def _is_text(value: str) -> bool:
+    """Half a surrogate pair passes JSON's escapes and a shell's arguments, but no file can hold it."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _emit(value: Any, indent: str) -> str:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
 from upstream_patch import kernels
-from upstream_patch.errors import UserError
+from upstream_patch.errors import StaleFact
+from upstream_patch.kernels.tuning import DEVICE_CLASSES
 from upstream_patch.problem import Problem
-from upstream_patch.records import canonical, kernel_hash, stats
+from upstream_patch.records import canonical, kernel_hash, rules, stats
+from upstream_patch.records.correctness_facts import matrix_values
 from upstream_patch.records.ncu_facts import UNITS, launch_values
-from upstream_patch.records.schema import BenchBody, BenchRow, CaseResult, CorrectnessBody, NcuBody, NcuLaunch, Record
+from upstream_patch.records.schema import BenchBody, BenchRow, CaseResult, CorrectnessBody, HostCost, NcuLaunch, Record
 from upstream_patch.records.store import LoadedRecord
 
+VERBS: Mapping[str, str] = {"correctness": "correctness", "bench": "bench", "ncu": "profile"}
+"""Kind of record -> the verb, and the nox session, that makes it."""
 MAKES: Mapping[str, str] = {
-    "small_m": "python -m upstream_patch bench",
-    "probe": "python -m upstream_patch bench",
-    "host": "python -m upstream_patch bench",
-    "ncu": "python -m upstream_patch profile",
-    "correctness": "python -m upstream_patch correctness",
+    family: f"python -m upstream_patch {VERBS[kind]}"
+    for family, kind in (("small_m", "bench"), ("ncu", "ncu"), ("correctness", "correctness"))
 }
 """The command that makes a family of facts, to be run on the host that the id names."""
 _INSTANCE = re.compile(r"small_m_(?:bf16|f16)(?:_[rwsb]\d+){4}")
@@ -52,6 +53,14 @@ class _Value:
     unit: str
     ours: bool = False
     """It says something about our kernel."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Values of one run that are read side by side: all of them come from one record."""
+
+    id: str
+    values: tuple[_Value, ...]
     retuned: bool = False
     """The kernel that ran is not the instance that this problem takes today."""
 
@@ -63,49 +72,54 @@ class _Speed:
 
 
 def derive(records: Sequence[LoadedRecord], today: Callable[[str], str] | None = None) -> list[Fact]:
-    """Every fact of the records, in the order of their ids. Of several with one id, the newest not stale is kept.
+    """Every fact of the records, in the order of their ids.
 
-    ``today`` maps a kernel's name to its hash now; it is given only in tests.
+    Several records may hold one row (a problem's benchmark, its profile, a dtype's correctness). All facts of a row
+    come from one of them: the newest in which what is said about our kernel is not stale, or else the newest.
+    A correctness record that holds a part of the matrix of an older one gives none. ``today`` maps a kernel's name to
+    its hash now; it is given only in tests.
     """
-    kept: dict[str, Fact] = {}
+    kept: dict[str, list[Fact]] = {}
+    up_to_date: set[str] = set()
     ordered = sorted(records, key=lambda item: (item.record.created, item.record.id))
     speeds = _speeds(ordered)
     for loaded in ordered:
         record = loaded.record
+        if rules.part_of_matrix(record, [other.record for other in ordered]):
+            continue
         changed = record.kernel is not None and (today or _hash_today)(record.kernel.name) != record.kernel.hash
-        for value in _values(record, speeds):
-            fact = Fact(
-                id=value.id,
-                value=canonical.tidy(value.value),  # the digits that were measured, whatever rows stand beside
-                unit=value.unit,
-                host=record.host,
-                record_path=loaded.path,
-                sha256=loaded.sha256,
-                stale=value.ours and (changed or value.retuned),
-                created=record.created,
-                command=record.command,
-            )
-            if not fact.stale or fact.id not in kept or kept[fact.id].stale:
-                kept[fact.id] = fact
-    return sorted(kept.values(), key=lambda fact: _natural(fact.id))
+        for row in _rows(record, speeds):
+            stale = changed or row.retuned
+            fresh = not stale and any(value.ours for value in row.values)
+            if row.id in up_to_date and not fresh:
+                continue
+            if fresh:
+                up_to_date.add(row.id)
+            kept[row.id] = [
+                Fact(
+                    id=value.id,
+                    value=canonical.tidy(value.value),  # the digits that were measured, whatever rows stand beside
+                    unit=value.unit,
+                    host=record.host,
+                    record_path=loaded.path,
+                    sha256=loaded.sha256,
+                    stale=value.ours and stale,
+                    created=record.created,
+                    command=record.command,
+                )
+                for value in row.values
+            ]
+    return sorted((fact for facts in kept.values() for fact in facts), key=lambda fact: _natural(fact.id))
 
 
-def require(facts: Iterable[Fact], fact_id: str) -> Fact:
-    """The fact of that id. Raises UserError, with the command that makes or renews it, when missing or stale."""
-    for fact in facts:
-        if fact.id == fact_id:
-            if fact.stale:
-                raise UserError(f"fact {fact.id} is stale, {renewal(fact)}")
-            return fact
-    family, _, rest = fact_id.partition(".")
-    if family not in MAKES:
-        raise UserError(f"no fact {fact_id}: a fact id begins with one of {', '.join(sorted((*MAKES, 'record')))}")
-    raise UserError(f"no fact {fact_id}: run `{MAKES[family]}` on {rest.partition('.')[0]}")
-
-
-def renewal(fact: Fact) -> str:
-    """In words, what makes a stale fact current."""
-    return f"the kernel changed since {fact.record_path}: renew it on {fact.host} with `{fact.command}`"
+def current(fact: Fact) -> Fact:
+    """The fact itself. Raises StaleFact, with the command that renews it, when it is stale."""
+    if fact.stale:
+        raise StaleFact(
+            f"fact {fact.id} is stale, the kernel or its tuning changed since {fact.record_path}",
+            f"renew it on {fact.host} with `{fact.command}`",
+        )
+    return fact
 
 
 def to_json(facts: Iterable[Fact]) -> str:
@@ -149,33 +163,44 @@ def _speeds(records: Sequence[LoadedRecord]) -> dict[tuple[str, int], _Speed]:
     }
 
 
-def _values(record: Record, speeds: Mapping[tuple[str, int], _Speed]) -> Iterator[_Value]:
+def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed]) -> Iterator[_Row]:
     body, host = record.body, record.host
-    yield from _about_the_run(record)
+    yield _Row(f"record.{record.id}", tuple(_about_the_run(record)))
     if isinstance(body, BenchBody):
         probe = median(body.probe_gbps)
-        yield _Value(f"probe.{host}.read_gbps", probe, "GB/s")
-        yield _Value(f"probe.{host}.launch_floor_us", median(body.launch_floor_us), "us")
+        floor = _Value(f"probe.{host}.launch_floor_us", median(body.launch_floor_us), "us")
+        yield _Row(f"probe.{host}", (_Value(f"probe.{host}.read_gbps", probe, "GB/s"), floor))
         for cost in body.host_cost:
-            stem, pairs = f"host.{host}.{cost.call}", zip(cost.stock_us, cost.ours_us, strict=True)
-            yield _Value(f"{stem}.stock_us", median(cost.stock_us), "us")
-            yield _Value(f"{stem}.ours_us", median(cost.ours_us), "us", ours=True)
-            yield _Value(f"{stem}.extra_us", median(ours - stock for stock, ours in pairs), "us", ours=True)
+            stem = f"host.{host}.{cost.call}"
+            yield _Row(stem, tuple(_host_cost(stem, cost)))
         for index, row in enumerate(body.rows):
             if row.check.passed:
+                stem = f"small_m.{host}.{row.fact_stem}"
                 retuned = _retuned(record, row.problem, row.ours_kernels)
-                for value in _bench_row(f"small_m.{host}.{row.fact_stem}", row, probe, speeds[record.id, index]):
-                    yield replace(value, retuned=retuned)
+                yield _Row(stem, tuple(_bench_row(stem, row, probe, speeds[record.id, index])), retuned)
     elif isinstance(body, CorrectnessBody):
         by_dtype: dict[str, list[CaseResult]] = {}
         for case in body.cases:
             by_dtype.setdefault(case.problem.dtype, []).append(case)
         for dtype, cases in by_dtype.items():
+            stem = f"correctness.{host}.{dtype}"
             retuned = any(_retuned(record, case.problem, case.kernels) for case in cases)
-            for value in _correctness(f"correctness.{host}.{dtype}", cases):
-                yield replace(value, retuned=retuned)
+            yield _Row(stem, tuple(_correctness(stem, cases)), retuned)
     else:
-        yield from _ncu(record, body)
+        by_problem: dict[Problem, list[NcuLaunch]] = {}
+        for launch in body.launches:
+            by_problem.setdefault(launch.problem, []).append(launch)
+        for problem, launches in by_problem.items():
+            stem = f"ncu.{host}.{problem.id}"
+            ours = [launch.kernel for launch in launches if launch.arm == "ours"]
+            yield _Row(stem, tuple(_ncu(stem, problem, launches)), _retuned(record, problem, ours))
+
+
+def _host_cost(stem: str, cost: HostCost) -> Iterator[_Value]:
+    extra = median(ours - stock for stock, ours in zip(cost.stock_us, cost.ours_us, strict=True))
+    yield _Value(f"{stem}.stock_us", median(cost.stock_us), "us")
+    yield _Value(f"{stem}.ours_us", median(cost.ours_us), "us", ours=True)
+    yield _Value(f"{stem}.extra_us", extra, "us", ours=True)
 
 
 def _bench_row(stem: str, row: BenchRow, probe: float, speed: _Speed) -> Iterator[_Value]:
@@ -191,54 +216,42 @@ def _bench_row(stem: str, row: BenchRow, probe: float, speed: _Speed) -> Iterato
     if row.protocol.cache == "cold":  # hot weights do not come from memory
         yield _Value(f"{stem}.read_fraction", gigabytes / (ours * 1e-6) / probe, "ratio", ours=True)
         yield _Value(f"{stem}.stock_read_fraction", gigabytes / (stock * 1e-6) / probe, "ratio")
-    yield _Value(f"{stem}.stock_kernels", ", ".join(row.stock_kernels), "text")
-    yield _Value(f"{stem}.ours_kernels", ", ".join(row.ours_kernels), "text", ours=True)
+    if row.ours_kernels:  # which kernels stock ran is a profiler's to say: ncu.<host>.<problem>.stock.kernels
+        yield _Value(f"{stem}.ours_kernels", ", ".join(row.ours_kernels), "text", ours=True)
     yield _Value(f"{stem}.route", row.route, "text", ours=True)
 
 
 def _correctness(stem: str, cases: Sequence[CaseResult]) -> Iterator[_Value]:
-    passed = [case for case in cases if case.passed]
-    yield _Value(f"{stem}.cases", len(cases), "count", ours=True)
-    yield _Value(f"{stem}.passed", len(passed), "count", ours=True)
-    yield _Value(f"{stem}.max_norm_error", max(case.check.norm_error for case in cases), "norm", ours=True)
-    yield _Value(f"{stem}.max_ulp", max(case.check.max_ulp for case in cases), "ulp", ours=True)
-    yield _Value(f"{stem}.min_repeats_equal", min(case.repeats_equal for case in cases), "count", ours=True)
-    errors = [case.check.stock_norm_error for case in cases if case.check.stock_norm_error is not None]
-    if len(errors) == len(cases):
-        yield _Value(f"{stem}.stock_max_norm_error", max(errors), "norm")
-    ulps = [case.check.stock_max_ulp for case in cases if case.check.stock_max_ulp is not None]
-    if len(ulps) == len(cases):
-        yield _Value(f"{stem}.stock_max_ulp", max(ulps), "ulp")
+    for name, value, unit, ours in matrix_values(cases):
+        yield _Value(f"{stem}.{name}", value, unit, ours)
 
 
-def _ncu(record: Record, body: NcuBody) -> Iterator[_Value]:
-    host = record.host
-    calls: dict[tuple[str, str], list[NcuLaunch]] = {}
-    for launch in body.launches:
-        calls.setdefault((launch.problem.id, launch.arm), []).append(launch)
-    for problem in dict.fromkeys(launch.problem for launch in body.launches):
-        yield _Value(f"ncu.{host}.{problem.id}.packed_bytes", problem.packed_bytes, "byte")
-    for (problem_id, arm), launches in calls.items():
-        stem, ours = f"ncu.{host}.{problem_id}.{arm}", arm == "ours"
-        names = [launch.kernel for launch in launches]
-        retuned = ours and _retuned(record, launches[0].problem, names)
-        for name, value in launch_values(launches).items():
-            yield _Value(f"{stem}.{name}", value, UNITS[name], ours, retuned)
-        yield _Value(f"{stem}.kernels", ", ".join(names), "text", ours, retuned)
+def _ncu(stem: str, problem: Problem, launches: Sequence[NcuLaunch]) -> Iterator[_Value]:
+    yield _Value(f"{stem}.packed_bytes", problem.packed_bytes, "byte")
+    for arm in ("stock", "ours"):
+        call = [launch for launch in launches if launch.arm == arm]
+        if call:
+            ours = arm == "ours"
+            for name, value in launch_values(call).items():
+                yield _Value(f"{stem}.{arm}.{name}", value, UNITS[name], ours)
+            yield _Value(f"{stem}.{arm}.kernels", ", ".join(launch.kernel for launch in call), "text", ours)
 
 
 def _retuned(record: Record, problem: Problem, names: Sequence[str]) -> bool:
     """Tuning is no part of the kernel hash, so that one device's does not void another's evidence; it is checked here.
 
-    Names that carry no tuning (other kernels) are not judged.
+    Names that carry no tuning (other kernels) are not judged; a device that has no tuning any more makes none of them.
     """
     gpu = record.machine.gpu
     ran = [match for name in names if (match := _INSTANCE.search(name))]
     if not ran or gpu is None or gpu.compute_capability is None or gpu.multiprocessors is None:
         return False
     major, minor = gpu.compute_capability.split(".")
+    capability = int(major), int(minor)
+    if capability not in DEVICE_CLASSES:
+        return True
     variant, _ = kernels.small_m_variant(
-        problem.dtype, problem.m, problem.n, problem.k, (int(major), int(minor)), gpu.multiprocessors
+        problem.dtype, problem.m, problem.n, problem.k, capability, gpu.multiprocessors
     )
     return any(match.group() != variant.name for match in ran)
 

@@ -46,7 +46,7 @@ def launch_values(launches: Sequence[NcuLaunch]) -> dict[str, float]:
     result: dict[str, float] = {name: sum(whole[name]) for name in ("dram_bytes_read", "duration_us") if name in whole}
     if "registers" in whole:
         result["registers"] = max(whole["registers"])
-    if "dram_pct" in whole and (times := whole.get("duration_us")):
+    if "dram_pct" in whole and sum(times := whole.get("duration_us", [])) > 0:
         result["dram_pct"] = sum(p * t for p, t in zip(whole["dram_pct"], times, strict=True)) / sum(times)
     return result
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
 import upstream_patch
+from upstream_patch.errors import UserError
 from upstream_patch.machine import Machine
 
-HOSTS = ("h200", "gb10", "m5")
-"""The machines that the two contributions are about."""
+HOSTS = {"h200": "NVIDIA H200", "gb10": "NVIDIA GB10", "m5": "Apple M5"}
+"""The machines that the two contributions are about: short name -> the GPU's whole product name."""
 TEST_HOST = "test"
+UNKNOWN = "unknown"
+COMMIT_VARIABLE = "UPSTREAM_PATCH_COMMIT"
+"""Names the commit of a copied tree that came without its ``.git``."""
 
 _DISTRIBUTIONS = (
     "mlx",
@@ -26,7 +32,7 @@ _DISTRIBUTIONS = (
     "ncu-report",
     "numpy",
 )
-_WHOLE_NAMES = {"NVIDIA H200": "h200", "NVIDIA GB10": "gb10", "Apple M5": "m5"}
+_SHORT_NAMES = {product: short for short, product in HOSTS.items()}
 _NOISE_WORDS = re.compile(r"\b(?:nvidia|apple|amd|intel|geforce|tesla|quadro|radeon)\b", re.IGNORECASE)
 
 
@@ -37,8 +43,8 @@ def host_id(machine: Machine) -> str:
     """
     if machine.gpu is None:
         return "cpu"
-    if machine.gpu.name in _WHOLE_NAMES:
-        return _WHOLE_NAMES[machine.gpu.name]
+    if machine.gpu.name in _SHORT_NAMES:
+        return _SHORT_NAMES[machine.gpu.name]
     slug = re.sub(r"[^a-z0-9]", "", _NOISE_WORDS.sub("", machine.gpu.name).lower())
     if slug in (*HOSTS, TEST_HOST, ""):
         slug += "other"
@@ -60,18 +66,42 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _commit() -> str:
-    """The checked-out commit, ``-dirty`` where files differ from it, ``unknown`` outside a git checkout."""
-    folder = Path(__file__).parent
+def require_commit(host: str, found: Mapping[str, str]) -> None:
+    """Raise UserError where a record of one of ``HOSTS`` could not say what code it measured.
+
+    ``found`` is what ``versions()`` returns. The writer asks this; ask it before a long measurement too.
+    """
+    if host in HOSTS and found.get("commit", UNKNOWN) == UNKNOWN:
+        raise UserError(
+            f"versions.commit: unknown, and a record of {host} must name the code that it measured; run from a git "
+            f"clone, or set {COMMIT_VARIABLE} to the full commit that the tree was copied from"
+        )
+
+
+def _commit(file: Path = Path(__file__)) -> str:
+    """The checked-out commit, ``-dirty`` where files differ from it; else the given one, ``-given``; else ``unknown``.
+
+    The checkout must track this very file: a package installed into some other project's checkout is none of its code.
+    """
+    if _git(file, "ls-files", "--error-unmatch", "--", file.name):
+        described = _git(file, "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*")
+        if described:
+            return described
+    given = os.environ.get(COMMIT_VARIABLE, "").strip()
+    return f"{given}-given" if re.fullmatch(r"[0-9a-f]{40}", given) else UNKNOWN
+
+
+def _git(file: Path, *arguments: str) -> str:
+    """What git prints in the file's folder; empty where it fails or is not there."""
+    # A copied tree often belongs to another user, which git refuses by itself; its code is what runs here anyway.
+    command = ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", *arguments]
+    # Inside a git hook these would name the hook's repository.
+    hook = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+    environment = {name: value for name, value in os.environ.items() if name not in hook}
     try:
         run = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
+            command, cwd=file.parent, env=environment, capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return run.stdout.strip() if run.returncode == 0 else "unknown"
+        return ""
+    return run.stdout.strip() if run.returncode == 0 else ""

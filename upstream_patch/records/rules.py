@@ -1,11 +1,13 @@
-"""What a record must satisfy beyond its form, at the writer's desk and again in ``records verify``."""
+"""What a record must satisfy beyond its form, at the writer's desk and whenever it is read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from statistics import median
 
-from upstream_patch.records.provenance import TEST_HOST, host_id
+from upstream_patch.problem import Problem
+from upstream_patch.records.provenance import HOSTS, TEST_HOST, host_id
 from upstream_patch.records.schema import BenchBody, CorrectnessBody, NcuBody, Record
 
 PROBE_FLOOR_GBPS = {"h200": 4300.0}
@@ -13,6 +15,12 @@ PROBE_FLOOR_GBPS = {"h200": 4300.0}
 PROBE_SHARE_OF_BEST = 0.98
 CACHE_MULTIPLE = 3
 """Cold copies must exceed this many last-level caches."""
+LEAST_CASES = 400
+"""Fewer correctness cases on one of ``HOSTS`` are a part of the matrix."""
+SHARE_OF_MATRIX = 0.9
+"""How far a host's matrix may shrink: another tuning has a few other cases, a part of the matrix lacks many."""
+_LARGEST_SIZE = 2**31 - 1  # what MLX can hold as one dimension of an array
+_CAPABILITY = re.compile(r"\d{1,2}\.\d", re.ASCII)
 
 Violation = tuple[str, str]
 """(field of the record, what is wrong with it)"""
@@ -22,11 +30,29 @@ def violations(record: Record) -> Iterator[Violation]:
     """Everything wrong with one record taken alone."""
     if record.host != TEST_HOST and record.host != (actual := host_id(record.machine)):
         yield "host", f"says {record.host}, but its machine is {actual}"
+    gpu = record.machine.gpu
+    if gpu and gpu.compute_capability is not None and not _CAPABILITY.fullmatch(gpu.compute_capability):
+        yield "machine.gpu.compute_capability", f"{gpu.compute_capability!r} is not of the form 9.0"
     body = record.body
     if _runs_ours(body) and record.kernel is None:
         yield "kernel", "missing, although our kernel ran"
+    impossible = list(_impossible(body))
+    yield from impossible
+    if impossible:  # what follows computes with the sizes
+        return
     if isinstance(body, BenchBody):
         yield from _bench(record, body)
+        yield from _twice("body.rows", [row.fact_stem for row in body.rows])
+        yield from _twice("body.host_cost", [cost.call for cost in body.host_cost])
+    elif isinstance(body, CorrectnessBody):
+        yield from _twice("body.cases", [(case.case, case.problem, case.seed) for case in body.cases])
+        if record.host in HOSTS and len(body.cases) < LEAST_CASES:
+            yield "body.cases", f"{len(body.cases)} cases are a part of the matrix, which has more than {LEAST_CASES}"
+    else:
+        yield from _twice("body.launches", [launch.model_dump_json() for launch in body.launches])
+        calls = [(launch.problem, launch.arm) for launch in body.launches]
+        begins = [call for at, call in enumerate(calls) if at == 0 or calls[at - 1] != call]
+        yield from _twice("body.launches", begins, "a second call of")
 
 
 def slow_probe(record: Record, committed: Iterable[Record]) -> Violation | None:
@@ -51,6 +77,46 @@ def slow_probe(record: Record, committed: Iterable[Record]) -> Violation | None:
     )
 
 
+def part_of_matrix(record: Record, others: Iterable[Record]) -> Violation | None:
+    """A correctness run that leaves out what another one of its host tried cannot stand in its place."""
+    if not isinstance(record.body, CorrectnessBody):
+        return None
+    cases = record.body.cases
+    labels = {case.case for case in cases}
+    for other in others:
+        if other.host != record.host or not isinstance(other.body, CorrectnessBody):
+            continue
+        if other.created > record.created:
+            continue
+        whole = other.body.cases
+        lacks = sorted({case.case for case in whole} - labels)
+        if len(cases) < SHARE_OF_MATRIX * len(whole) or (lacks and len(cases) < len(whole)):
+            names = f", none of {', '.join(lacks[:3])}" if lacks else ""
+            return (
+                "body.cases",
+                f"{len(cases)} cases{names}: a part of the matrix, {other.id} has {len(whole)}; run the whole matrix",
+            )
+    return None
+
+
+def _impossible(body: BenchBody | CorrectnessBody | NcuBody) -> Iterator[Violation]:
+    """Problems of sizes that no array has."""
+    parts: dict[str, Sequence[Problem]] = {}
+    if isinstance(body, BenchBody):
+        parts["rows"] = [row.problem for row in body.rows]
+        parts["host_cost"] = [cost.problem for cost in body.host_cost]
+    elif isinstance(body, CorrectnessBody):
+        parts["cases"] = [case.problem for case in body.cases]
+    else:
+        parts["launches"] = [launch.problem for launch in body.launches]
+    for name, problems in parts.items():
+        for index, problem in enumerate(problems):
+            sizes = {key: getattr(problem, key) for key in ("m", "n", "k", "bits", "group_size")}
+            for key, size in sizes.items():
+                if not 1 <= size <= _LARGEST_SIZE:
+                    yield f"body.{name}.{index}.problem.{key}", f"must be from 1 to {_LARGEST_SIZE}"
+
+
 def _bench(record: Record, body: BenchBody) -> Iterator[Violation]:
     probe, floor = median(body.probe_gbps), PROBE_FLOOR_GBPS.get(record.host, 0.0)
     if probe < floor:
@@ -71,6 +137,15 @@ def _bench(record: Record, body: BenchBody) -> Iterator[Violation]:
                     f"{where}.protocol.copies",
                     f"{row.protocol.copies} copies are {held} bytes: cold needs more than {CACHE_MULTIPLE} x {cache}",
                 )
+
+
+def _twice(where: str, keys: Sequence[Hashable], what: str = "says again what is in") -> Iterator[Violation]:
+    """A thing that is there twice: one of the two would be picked, or both summed, without a word."""
+    first: dict[Hashable, int] = {}
+    for index, key in enumerate(keys):
+        if key in first:
+            yield f"{where}.{index}", f"{what} {where}.{first[key]}"
+        first.setdefault(key, index)
 
 
 def _runs_ours(body: BenchBody | CorrectnessBody | NcuBody) -> bool:

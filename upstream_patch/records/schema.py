@@ -17,14 +17,20 @@ SCHEMA_VERSION = 1
 REPEATS = 20
 """A right result comes out the same, bit for bit, this many times more."""
 Arm = Literal["stock", "ours"]
+Cache = Literal["cold", "hot"]
+Order = Literal["queue", "chain"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Host = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*$")]
-Microseconds = Annotated[float, Field(gt=0)]
+Microseconds = Annotated[float, Field(ge=1e-6, le=1e12)]
+"""Wide enough for any call and any machine, narrow enough that no ratio of two leaves the floats."""
+Gbps = Annotated[float, Field(ge=1e-6, le=1e12)]
+Error = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
 Samples = Annotated[list[Microseconds], Field(min_length=3)]
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class KernelIdentity(Model):
@@ -39,13 +45,13 @@ class Check(Model):
     """The numeric check of one problem, against the fp64 reference; ``stock_*`` is stock MLX on the same input."""
 
     passed: bool
-    norm_error: float
-    max_ulp: float
-    stock_norm_error: float | None = None
-    stock_max_ulp: float | None = None
+    norm_error: Error
+    max_ulp: Error
+    stock_norm_error: Error | None = None
+    stock_max_ulp: Error | None = None
     bound: str
     """In words: the bound that decided, e.g. ``within 1.1x of stock``."""
-    columns: int
+    columns: Count
     """Output columns compared with the reference (large N is sampled; the rest is compared with stock)."""
 
 
@@ -55,7 +61,7 @@ class CaseResult(Model):
     problem: Problem
     seed: int
     check: Check
-    repeats_equal: int
+    repeats_equal: Count
     """Repetitions that were bitwise equal to the first."""
     rows_equal_alone: bool
     """Row m of the batch is bit-identical to the same row alone, for every m."""
@@ -78,13 +84,18 @@ class CorrectnessBody(Model):
 class Protocol(Model):
     """How a row was timed. The short fact id means cold and queue."""
 
-    cache: Literal["cold", "hot"] = "cold"
-    order: Literal["queue", "chain"] = "queue"
+    cache: Cache = "cold"
+    order: Order = "queue"
     copies: int
     """Distinct weight copies rotated; cold means copies * packed bytes > 3 * last-level cache."""
     ops_per_sample: int
     timer: str
     """What device clock was read, in words."""
+
+
+def row_id(problem: Problem, cache: Cache, order: Order) -> str:
+    """A benchmark row's part of a fact id: the problem, plus ``.hot`` and ``.chain`` where they apply."""
+    return problem.id + ("" if cache == "cold" else f".{cache}") + ("" if order == "queue" else f".{order}")
 
 
 class BenchRow(Model):
@@ -114,16 +125,15 @@ class BenchRow(Model):
 
     @property
     def fact_stem(self) -> str:
-        """The row's part of a fact id: the problem, plus ``.hot`` and ``.chain`` where they apply."""
-        hot = ".hot" if self.protocol.cache == "hot" else ""
-        return self.problem.id + hot + (".chain" if self.protocol.order == "chain" else "")
+        """The row's part of a fact id."""
+        return row_id(self.problem, self.protocol.cache, self.protocol.order)
 
 
 class HostCost(Model):
     """What one call costs the host, paired as the samples of a row are.
 
-    ``build`` is the call alone, never evaluated; ``run`` is one link of an evaluated chain of small operations, where
-    the host is slower than the device.
+    ``build`` is the call alone, never evaluated; ``run`` is the call and its share of enqueuing a chain for the device,
+    without waiting for it.
     """
 
     call: Literal["build", "run"]
@@ -141,7 +151,7 @@ class HostCost(Model):
 class BenchBody(Model):
     kind: Literal["bench"] = "bench"
     suite: str
-    probe_gbps: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
+    probe_gbps: Annotated[list[Gbps], Field(min_length=1)]
     """Read probe of this run: samples, GB/s (1e9 bytes)."""
     probe_bytes: int
     launch_floor_us: Annotated[list[Microseconds], Field(min_length=1)]
@@ -153,7 +163,7 @@ class BenchBody(Model):
 
 
 class Metric(Model):
-    value: float
+    value: Annotated[float, Field(ge=0, le=1e24)]
     unit: str
 
 

@@ -46,16 +46,12 @@ class Judgement:
     reason: str
 
 
-def geometric_mean_ratio(stock: Sequence[float], ours: Sequence[float]) -> Interval:
-    """Geometric mean of stock[i] / ours[i]: above 1, ours is faster. Sample i of both comes from round i.
-
-    Raises ValueError when the lists are not paired, hold fewer than two samples, or one that is not positive.
-    """
-    return geometric_mean_ratios([(stock, ours)])[0]
-
-
 def geometric_mean_ratios(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Interval]:
-    """The same for many rows at once; a row's result does not depend on the rows beside it."""
+    """For each pair (stock, ours), the geometric mean of stock[i] / ours[i]: above 1, ours is faster.
+
+    Sample i of both comes from round i. A pair's result does not depend on the pairs beside it. Raises ValueError when
+    the two lists are not paired, hold fewer than two samples, or one that is not positive.
+    """
     by_length: dict[int, list[int]] = defaultdict(list)
     logs = []
     for index, (stock, ours) in enumerate(pairs):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,10 +20,11 @@ from upstream_patch.errors import UserError
 from upstream_patch.files import write_text
 from upstream_patch.machine import Machine
 from upstream_patch.records import canonical, rules, scrub
-from upstream_patch.records.provenance import TEST_HOST
+from upstream_patch.records.provenance import TEST_HOST, require_commit
 from upstream_patch.records.schema import SCHEMA_VERSION, Body, KernelIdentity, Record
 
 EVIDENCE = Path("evidence")
+LEAK = "holds a path or an id of the machine that wrote it: write it again through the writer"
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,14 @@ def write(
     """Store one record and its raw files, and return the record's path.
 
     Paths, user names and machine names are replaced before anything is hashed. Raises UserError, and leaves nothing
-    behind, when the record breaks a rule: a wrong result in a benchmark, a slow read probe, a host that is not this
-    machine, host ``test`` outside a SyntheticRoot, a value that is not finite.
+    behind, when the record breaks a rule: a wrong result in a benchmark, a slow read probe, a part of the correctness
+    matrix in place of the whole, a host that is not this machine, one of ``HOSTS`` with code of no known commit, host
+    ``test`` outside a SyntheticRoot, a value that is not finite.
     """
     base = _base(root)
     scrubber = scrubber or scrub.here()
     _refuse_host(host, root, f"{base.name}/records/{host}")
+    require_commit(host, versions)
     raw = {name: scrubber.data(name, data) for name, data in (attachments or {}).items()}
     created = (created or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
     kind = body.kind
@@ -120,8 +124,8 @@ def write(
     shown = f"{base.name}/records/{host}/{identifier}.json"
     record = _validated(tree, shown)
     broken = list(rules.violations(record))
-    if slow := rules.slow_probe(record, _readable(root, host)):
-        broken.append(slow)
+    committed = list(_readable(root, host))
+    broken += [one for rule in (rules.slow_probe, rules.part_of_matrix) if (one := rule(record, committed))]
     if broken:
         raise RecordError([Finding(shown, field, message) for field, message in broken])
     path = base / "records" / host / f"{identifier}.json"
@@ -130,7 +134,7 @@ def write(
 
 
 def load_all(root: Root = EVIDENCE) -> list[LoadedRecord]:
-    """Every record, oldest first. Raises RecordError at the first one that is damaged."""
+    """Every record, oldest first. Raises RecordError at the first one that is damaged or breaks a rule."""
     base, loaded = _base(root), []
     for file in _files(base):
         record, findings = _examine(file, base, root)
@@ -141,14 +145,20 @@ def load_all(root: Root = EVIDENCE) -> list[LoadedRecord]:
 
 
 def verify(root: Root = EVIDENCE) -> list[Finding]:
-    """Everything wrong with the evidence, in file order: form, hashes, raw files, rules, and files nobody owns."""
-    base, findings, owned = _base(root), [], set()
+    """Everything wrong with the evidence, in file order: form, hashes, raw files, rules, local paths, stray files."""
+    base, owned = _base(root), set()
+    findings: list[Finding] = []
+    sound: list[LoadedRecord] = []
     for file in _files(base):
         loaded, wrong = _examine(file, base, root)
         findings += wrong
         owned.add(file.stem)
         if loaded is not None:
-            findings += [Finding(loaded.path, field, message) for field, message in rules.violations(loaded.record)]
+            findings += [Finding(_shown(leaking, base), "", LEAK) for leaking in _leaks(file, base)]
+            sound += [] if wrong else [loaded]
+    for loaded in sound:
+        if part := rules.part_of_matrix(loaded.record, [other.record for other in sound]):
+            findings.append(Finding(loaded.path, *part))
     for stray in sorted((base / "records").glob("**/*")):
         if stray.is_file() and (stray.suffix != ".json" or stray.parent.parent != base / "records"):
             findings.append(Finding(_shown(stray, base), "", "not a record"))
@@ -169,23 +179,27 @@ def _examine(file: Path, base: Path, root: Root) -> tuple[LoadedRecord | None, l
         _refuse_version(tree, shown)
         record = _validated(tree, shown)
         _refuse_host(record.host, root, shown)
+        canonical.tidy(tree)
+        expected, form = canonical.digest(tree)[:8], canonical.dumps(tree)
     except RecordError as error:
         return None, error.findings
+    except RecursionError:
+        return None, [Finding(shown, "", "cannot be read: nested too deep to be a record")]
     except (OSError, ValueError) as error:
         return None, [Finding(shown, "", f"cannot be read: {error}")]
     findings = []
-    expected = canonical.digest(tree)[:8]
     if record.id.rsplit("-", maxsplit=1)[1] != expected:
         findings.append(
             Finding(shown, "id", f"the content's sha256 begins {expected}: the record was changed after writing")
         )
-    elif text != canonical.dumps(tree):
+    elif text != form:
         findings.append(Finding(shown, "", "not in the writer's form: the file was edited by hand"))
     if record.id != f"{record.host}-{record.created:%Y%m%dT%H%M%SZ}-{record.body.kind}-{expected}" and not findings:
         findings.append(Finding(shown, "id", "does not agree with host, created or kind"))
     if file.stem != record.id or file.parent.name != record.host:
         findings.append(Finding(shown, "id", f"the file should lie at records/{record.host}/{record.id}.json"))
     findings += _attachments(record, base / "raw" / record.id, shown)
+    findings += [Finding(shown, field, message) for field, message in rules.violations(record)]
     return LoadedRecord(record, shown, hashlib.sha256(data).hexdigest()), findings
 
 
@@ -207,12 +221,23 @@ def _attachments(record: Record, folder: Path, shown: str) -> list[Finding]:
     return findings
 
 
+def _leaks(file: Path, base: Path) -> Iterator[Path]:
+    """A record's files that hold what the writer takes out wherever it runs."""
+    tree = canonical.loads(file.read_text(encoding="utf-8"))  # as text, a line's end would be the letter before a path
+    if scrub.ANYWHERE.tree(tree) != tree:
+        yield file
+    for raw in sorted((base / "raw" / file.stem).glob("*")):
+        text = raw.read_bytes().decode("latin-1")
+        if scrub.ANYWHERE.text(text) != text:
+            yield raw
+
+
 def _readable(root: Root, host: str) -> Iterator[Record]:
     """A host's records, without the damaged ones: those are for verify, and must not cost a run its result."""
     base = _base(root)
     for file in sorted((base / "records" / host).glob("*.json")):
-        loaded, _ = _examine(file, base, root)
-        if loaded is not None:
+        loaded, wrong = _examine(file, base, root)
+        if loaded is not None and not wrong:
             yield loaded.record
 
 
@@ -243,21 +268,31 @@ def _refuse_host(host: str, root: Root, shown: str) -> None:
 
 
 def _store(path: Path, text: str, folder: Path, raw: dict[str, bytes]) -> None:
-    """Raw files first, the record last: a crash can leave raw data (verify reports it), no record without its data."""
+    """Raw files first, the record last: a crash can leave raw data (verify reports it), no record without its data.
+
+    What is raised on the way, Ctrl-C too, takes what this call made with it, and nothing of another writer's.
+    """
     if path.exists():
         raise UserError(f"{path} exists already, records are never overwritten")
-    partial = folder.with_name(f".{folder.name}")
+    moved = False
+    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     try:
         if raw:
             partial.mkdir(parents=True)
             for name, data in raw.items():
                 (partial / name).write_bytes(data)
+            if folder.exists():  # an empty one would be replaced
+                raise UserError(f"{folder} exists already, raw files are never overwritten")
             partial.replace(folder)
+            moved = True
         write_text(path, text)
-    except OSError as error:
-        for left in (folder, partial):
-            shutil.rmtree(left, ignore_errors=True)
-        raise UserError(f"cannot store {path}: {error.strerror or error}") from None
+    except BaseException as error:
+        if moved and not path.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UserError(f"cannot store {path}: {error.strerror or error}") from None
+        raise
 
 
 def _base(root: Root) -> Path:

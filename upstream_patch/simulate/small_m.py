@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from upstream_patch.errors import UserError
 from upstream_patch.kernels import Variant
-from upstream_patch.reference import F64, Inputs, from_bits, to_bits
+from upstream_patch.problem import DType
+from upstream_patch.reference import F64, Inputs, from_bits, round_to
 from upstream_patch.simulate.api import CHECKS, Buffer, Check, Order, Run, Sums, run
 from upstream_patch.simulate.source import Kernel, small_m_kernel
 
@@ -85,6 +86,14 @@ def run_small_m(
         checks=checks,
         excused=excused_lines(kernel),
     )
+
+
+def to_bits(values: F64, dtype: DType) -> NDArray[Any]:
+    """The inverse of ``reference.from_bits``: stored bits, rounded to nearest even."""
+    rounded = round_to(values, dtype).astype(np.float32)
+    if dtype == "bf16":
+        return np.asarray(rounded.view(np.uint32) >> 16, np.uint16)
+    return rounded.astype(np.float16).view(np.uint16) if dtype == "f16" else rounded.view(np.uint32)
 
 
 def row_alone(inputs: Inputs, row: int) -> Inputs:

@@ -1,0 +1,112 @@
+"""The matrix reaches every path of every kernel instance that a device launches; the paths as the kernel cuts them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from upstream_patch import kernels
+from upstream_patch.correctness import Case, matrix
+from upstream_patch.correctness.cases import DISTINCT_ROWS
+from upstream_patch.correctness.paths import Device, path_problems
+from upstream_patch.kernels.tuning import DEVICE_CLASSES
+from upstream_patch.problem import Problem
+from upstream_patch.routing import takes_small_m
+
+DEVICES: dict[str, Device] = {
+    "h200": ((9, 0), 132),
+    "gb10": ((12, 1), 48),
+    "a100": ((8, 0), 108),
+    "rtx4090": ((8, 9), 128),
+    "b200": ((10, 0), 148),
+    "rtx5090": ((12, 0), 170),
+    "orin": ((8, 7), 16),
+    "rtx3090": ((8, 6), 82),
+    "b300": ((10, 3), 148),
+    "thor": ((11, 0), 20),
+}
+Cell = tuple[str, str, str, str]
+
+
+def cells(problem: Problem, device: Device) -> set[Cell]:
+    """As smxx_affine_qmm_small_m.cuh works: block by block, batch by batch, pass by pass."""
+    variant, blocks = kernels.small_m_variant(problem.dtype, problem.m, problem.n, problem.k, *device)
+    tuning, groups = variant.tuning, problem.k // 64
+    passes = -(-groups // (4 * tuning.warps))
+    regular = "regular" if problem.n % 16 == 0 and groups % 8 == 0 else "irregular"
+    all_tiles = -(-problem.n // 16)
+    found = set()
+    for block in range(blocks):
+        tiles = len(range(block, all_tiles, blocks))
+        batches = [min(tuning.batch, tiles - first) for first in range(0, tiles, tuning.batch)]
+        last = "full" if batches[-1] == tuning.batch else "ragged"
+        found.add((variant.name, f"{min(len(batches), 2)} {last}", str(min(passes, 2)), regular))
+    return found
+
+
+def wanted(device: Device) -> set[Cell]:
+    """From the tuning tables alone: every instance, and what its batch and its warps allow."""
+    limits = DEVICE_CLASSES[device[0]]
+    cut: set[Cell] = set()
+    for variant in kernels.variants(limits.name):
+        tuning = variant.tuning
+        pick = (tuning.stages, tuning.batch)
+        # a deep ring of its own is launched for blocks of many tiles only
+        few = pick == limits.picks[tuning.rows]
+        works = ["2 full"] if tuning.batch == 1 else ["2 ragged"]
+        works += (["1 full"] if few else []) + (["1 ragged"] if few and tuning.batch > 1 else [])
+        passes = ["1", "2"] if tuning.warps == 16 else ["1"]
+        cut |= set(product([variant.name], works, passes, ["regular", "irregular"]))
+    return cut
+
+
+def empty(cases: list[Case], device: Device) -> set[Cell]:
+    ours = [case.problem for case in cases if case.route == "small_m" and case.form == "plain"]
+    assert all(takes_small_m(problem, device[0]) for problem in ours)
+    return wanted(device) - set().union(*(cells(problem, device) for problem in ours))
+
+
+def test_every_class_has_a_device_here() -> None:
+    assert {capability for capability, _ in DEVICES.values()} == set(DEVICE_CLASSES)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_no_path_is_without_a_case(name: str) -> None:
+    cases = matrix(DEVICES[name])
+    assert empty(cases, DEVICES[name]) == set()
+    assert len({case.id for case in cases}) == len(cases) < 600
+
+
+@pytest.mark.parametrize("name", ["h200", "gb10"])
+def test_each_path_problem_is_needed(name: str) -> None:
+    device = DEVICES[name]
+    base = [case for case in matrix(device) if case.name != "paths"]
+    assert len(empty(base, device)) > 40
+    problems = list(path_problems(device))
+    taken = [cells(problem, device) for problem in problems]
+    for i, mine in enumerate(taken):
+        assert mine - set().union(*taken[:i], *taken[i + 1 :]), problems[i].id
+
+
+def test_the_headline_instance_runs_batches_on_the_h200() -> None:
+    device = DEVICES["h200"]
+    found = set().union(*(cells(problem, device) for problem in path_problems(device)))
+    deep = {cell[1:] for cell in found if cell[0] == "small_m_bf16_r8_w16_s4_b4"}
+    assert deep >= set(product(["2 ragged"], ["1", "2"], ["regular", "irregular"]))
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_cost_is_bounded_and_the_repeated_rows_tell_tiles_apart(name: str) -> None:
+    device = DEVICES[name]
+    problems = list(path_problems(device))
+    assert sum(problem.weight_bytes for problem in problems) < 2.5e9
+    assert max(problem.weight_bytes for problem in problems) < 150e6
+    for problem in problems:
+        _, blocks = kernels.small_m_variant(problem.dtype, problem.m, problem.n, problem.k, *device)
+        own = range(0, -(-problem.n // 16), blocks)
+        assert len({tile * 16 % DISTINCT_ROWS for tile in own}) == len(own)
+
+
+def test_a_device_without_instances_has_no_path() -> None:
+    assert list(path_problems(((7, 5), 40))) == []

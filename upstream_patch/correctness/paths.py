@@ -1,0 +1,84 @@
+"""The code paths of the small-M kernel on a device, and problems that together take them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+from upstream_patch import kernels
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, GROUP, SLICE, TILE, SmallM
+from upstream_patch.problem import DType, Problem
+
+Device = tuple[tuple[int, int], int]
+"""Compute capability and multiprocessors."""
+H200: Device = ((9, 0), 132)
+Work = Literal["ragged", "full", "several"]
+"""What a block works through: fewer tiles than a batch, exactly one batch, or more, the last batch not full. (Where a
+batch is one tile, every batch is full.)"""
+_PROBED_TILES = 16
+"""Tiles a block, up to which problems are sought: past the deep ring's threshold, and a batch more."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """``regular``: 16-byte copies reach everything. ``passes``: whether K takes more than one pass of the block."""
+
+    variant: str
+    work: Work
+    passes: Literal["one", "several"]
+    regular: bool
+
+
+def works(tuning: SmallM, tiles: int, blocks: int) -> set[Work]:
+    """Over the blocks of a launch: block b works through tiles b, b + blocks, ..."""
+
+    def work(count: int) -> Work | None:
+        if count <= tuning.batch:
+            return "full" if count == tuning.batch else "ragged"
+        return "several" if tuning.batch == 1 or count % tuning.batch else None
+
+    return {found for count in (tiles // blocks, -(-tiles // blocks)) if (found := work(count)) is not None}
+
+
+def paths(problem: Problem, device: Device = H200) -> set[Path]:
+    """Those that contiguous operands take; only for problems that the kernel takes."""
+    variant, blocks = kernels.small_m_variant(problem.dtype, problem.m, problem.n, problem.k, *device)
+    groups = problem.k // GROUP
+    passes: Literal["one", "several"] = "one" if groups <= variant.tuning.warps * SLICE else "several"
+    regular = problem.n % TILE == 0 and groups % 8 == 0
+    tiles = -(-problem.n // TILE)
+    return {Path(variant.name, work, passes, regular) for work in works(variant.tuning, tiles, blocks)}
+
+
+# Groups in K, regular and not, of 4, 8 and 16 warps, and of 16 with a second pass. Regular: every warp has work in
+# every pass. The others: one group more than fewer warps, or one pass, take, so that most warps have none.
+_GROUPS = ((16, 1), (32, 17), (64, 33), (128, 65))
+
+
+def path_problems(device: Device = H200) -> Iterator[Problem]:
+    """Problems that take every path of the device's instances, few and small; none where no instance is for it."""
+    if device[0] not in DEVICE_CLASSES:
+        return
+    dtypes: tuple[DType, ...] = ("bf16", "f16")
+    for (regular, irregular), m in product(_GROUPS, (8, 16)):
+        for tiles, dtype in product(_tiles(m, regular * GROUP, device), dtypes):
+            yield Problem(m=m, n=tiles * TILE, k=regular * GROUP, dtype=dtype)
+            yield Problem(m=m - 3, n=tiles * TILE - 5, k=irregular * GROUP, dtype=dtype)
+
+
+def _tiles(m: int, k: int, device: Device) -> list[int]:
+    """Few numbers of tiles that between them give the blocks every work of every instance that M and K can take."""
+    found: dict[frozenset[tuple[str, Work]], int] = {}
+    warps = kernels.small_m_variant("bf16", m, TILE, k, *device)[0].tuning.warps
+    for tiles in range(1, _PROBED_TILES * device[1] * 16 // warps):
+        variant, blocks = kernels.small_m_variant("bf16", m, tiles * TILE, k, *device)
+        found.setdefault(frozenset((variant.name, work) for work in works(variant.tuning, tiles, blocks)), tiles)
+    wanted = set().union(*found)
+    chosen = []
+    while wanted:
+        best = max(found, key=lambda covers: (len(covers & wanted), -found[covers]))
+        chosen.append(found[best])
+        wanted -= best
+    return chosen
