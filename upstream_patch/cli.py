@@ -125,13 +125,13 @@ def simulate(
     seed: Annotated[int | None, typer.Option(help="Of the cover: another one gives other cases.")] = None,
 ) -> None:
     """Run the kernel on this machine's CPU, with race, bounds and barrier checks. Needs no GPU."""
-    from upstream_patch.correctness.cover import CASES, FULL_CASES, SEED, cover, device_launches
+    from upstream_patch.correctness.cover import CASES, FULL_CASES, SEED, cover, fixed_launches
     from upstream_patch.correctness.simulated import simulate_cover, verdict
     from upstream_patch.terminal import bar
 
     with bar("simulating") as advance:
         cases = cover(FULL_CASES if full else CASES, SEED if seed is None else seed)
-        summary = simulate_cover([*device_launches(), *cases], advance)
+        summary = simulate_cover([*fixed_launches(), *cases], advance)
     for failure in summary.failures[:20]:
         print(failure)
     if stats:

@@ -119,7 +119,7 @@ def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     # and a few launches in the simulator: test_simulate_small_m takes more, nox -s simulate all
     launches = covering.cover(12)[:3]
     monkeypatch.setattr(covering, "cover", lambda: launches)
-    monkeypatch.setattr(covering, "device_launches", list)
+    monkeypatch.setattr(covering, "fixed_launches", list)
 
 
 def no_gpu() -> None:

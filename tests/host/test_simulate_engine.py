@@ -186,3 +186,38 @@ def test_a_random_schedule_is_the_same_for_the_same_seed() -> None:
     got = [sound(body, checks=(), order="random", seed=seed) for seed in (*range(12), *range(12))]
     assert got[:12] == got[12:]
     assert len({values[0] for values in got}) == 2
+
+
+def test_what_runs_out_of_a_buffer_lands_in_no_other() -> None:
+    found = fault("  out[i] = in[i + 3 * 4096];")
+    assert found.kind == "out of bounds"
+    assert "of buffer 0" in found.text
+
+
+@pytest.mark.parametrize("where", ["s[i - 64]", "s[i + 65536]"])
+def test_a_write_beside_the_shared_memory_is_found(where: str) -> None:
+    found = fault(f"  {where} = 0;\n  out[i] = 0;")
+    assert (found.kind, found.line) == ("out of bounds", 5)
+    assert "in no buffer" in found.text
+
+
+def test_a_kernel_that_never_ends_is_a_fault() -> None:
+    found = fault("  volatile int* p = s + i;\n  *p = 1;\n  while (*p) {}\n  out[i] = 0;")
+    assert found.kind == "endless"
+
+
+@pytest.mark.parametrize("call", ["shuffle(0.f, 0)", "static_cast<float>(0) + shuffle(1.f, 31)"])
+def test_a_warp_of_fewer_lanes_cannot_shuffle(call: str) -> None:
+    out = Buffer(np.zeros(16, np.int32), output=True)
+    given = Buffer(np.zeros(16, np.int32))
+    text = kernel(f"  out[i] = static_cast<int>({call});")
+    (found,) = run(text, [given, out, 16], (1, 1, 1), (16, 1, 1), shared_limit=65536).report.faults
+    assert (found.kind, found.line) == ("partial warp", 5)
+
+
+@pytest.mark.parametrize(("file", "found"), [("k.cu", ()), ("other.cuh", ("unwritten read",))])
+def test_a_line_is_excused_in_its_own_file_only(file: str, found: tuple[str, ...]) -> None:
+    """A plain access has its line from the code, which is never excused; the kernel's own loads have a place."""
+    body = "  u32 v = load_shared_2(shared_address(&s[i]));\n  out[i] = static_cast<int>(v & 0);"
+    result = launch(body, excused=(5,), excused_file=file)
+    assert tuple(each.kind for each in result.report.faults) == found

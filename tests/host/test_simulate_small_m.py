@@ -9,14 +9,16 @@ import pytest
 from upstream_patch import cli, kernels
 from upstream_patch.correctness import cover as covering
 from upstream_patch.correctness import simulated
-from upstream_patch.correctness.cover import CASES, all_picks, cover, device_launches, uncovered_pairs
+from upstream_patch.correctness.cover import CASES, all_picks, cover, device_launches, long_launches, uncovered_pairs
 from upstream_patch.correctness.simulated import Outcome, SimulatorFinding, Summary, find_plants, run_sim_case, verdict
 from upstream_patch.errors import UserError
 from upstream_patch.kernels import Variant
 from upstream_patch.kernels.tuning import DEVICE_CLASSES, SmallM
-from upstream_patch.simulate import Kernel, small_m_kernel
+from upstream_patch.problem import Problem
+from upstream_patch.reference import make_inputs
+from upstream_patch.simulate import Kernel, Placement, run_small_m, small_m_kernel
 from upstream_patch.simulate.mutations import EQUIVALENT, PLANTS, without_each_barrier
-from upstream_patch.simulate.small_m import EXCUSED, excused_lines
+from upstream_patch.simulate.small_m import EXCUSED, FILE, excused_lines
 
 VARIANT = Variant("bf16", SmallM(8, 4, 2, 2))
 
@@ -44,11 +46,38 @@ def test_every_device_class_has_a_launch_of_its_own() -> None:
     assert any(case.blocks < 129 for case in cases)
 
 
+def test_long_launches_have_three_passes_over_k_in_full_and_in_partial_batches() -> None:
+    seen = set()
+    for case in long_launches():
+        tuning = case.picks.tuning(case.problem.m, case.warps)
+        groups, tiles = case.problem.k // 64, case.problem.n // 16
+        assert case.problem.n % 16 == 0
+        assert groups % 8 == 0
+        assert case.placement == Placement()
+        seen.add((case.picks.name, tuning.rows, -(-groups // (4 * case.warps)), tiles >= tuning.batch, tuning.batch))
+    for picks in all_picks():
+        for rows in (8, 16):
+            assert {passes for name, r, passes, *_ in seen if (name, r) == (picks.name, rows)} == {3, 4}
+    assert {full for *_, full, batch in seen if batch > 1} == {True, False}
+
+
+@pytest.mark.needs_simulator
+def test_a_wait_that_only_a_third_pass_needs_is_missed_where_one_is_there() -> None:
+    kernel = small_m_kernel(Variant("bf16", SmallM(8, 16, 2, 4)))
+    late = kernel.edited("only in pass 0", FILE, "if (count < kBatch) {", "if (count < kBatch && phase.pass == 0) {")
+    inputs = make_inputs(Problem(m=3, n=16, k=14336, dtype="bf16"), 1)
+    where = Placement()
+    variant = Variant("bf16", SmallM(8, 16, 2, 4))
+    assert run_small_m(variant, 1, inputs, kernel=kernel, shared_limit=232448, placement=where).report.faults == ()
+    (fault,) = run_small_m(variant, 1, inputs, kernel=late, shared_limit=232448, placement=where).report.faults
+    assert fault.kind == "race"
+
+
 @pytest.mark.needs_simulator
 def test_every_planted_fault_and_every_deleted_barrier_is_reported() -> None:
     found = find_plants()
     assert found.failures == ()
-    assert found.cases >= 2 * len(PLANTS) - 1 + 2 * 6
+    assert found.cases >= 2 * len(PLANTS) - 1 + 2 * 6 - len(EQUIVALENT)
 
 
 def test_every_barrier_of_the_kernel_is_deleted_once() -> None:
@@ -60,7 +89,9 @@ def test_every_barrier_of_the_kernel_is_deleted_once() -> None:
         changed = barrier.kernel.files["smxx_affine_qmm_small_m.cuh"]
         lines = [i for i, (a, b) in enumerate(zip(text.split("\n"), changed.split("\n"), strict=True), 1) if a != b]
         assert lines == [barrier.line]
-    assert all(len(proof) > 20 for proof in EQUIVALENT.values())
+    for (_, line), proof in EQUIVALENT.items():
+        assert line in {barrier.text for barrier in barriers}
+        assert len(proof) > 20
 
 
 @pytest.mark.needs_simulator
@@ -103,7 +134,7 @@ def test_the_verb_prints_one_line_and_fails_with_each_finding(
 ) -> None:
     launches = cover()[:2]
     monkeypatch.setattr(covering, "cover", lambda count, seed: launches)
-    monkeypatch.setattr(covering, "device_launches", list)
+    monkeypatch.setattr(covering, "fixed_launches", list)
     cli.simulate(stats=True)
     tile, said = capsys.readouterr().out.splitlines()
     assert "ms a tile" in tile

@@ -194,6 +194,38 @@ def device_launches() -> list[SimCase]:
     return cases
 
 
+def long_launches() -> list[SimCase]:
+    """Three and four passes over K on aligned rows, with a batch of tiles that is full and one that is not.
+
+    Pairs of levels alone do not bring these together, and only here does one pass's reduction meet the next but one.
+    """
+    cases = []
+    for number, (picks, k, above, partial) in enumerate(product(all_picks(), (8704, 14336), (0, 8), (True, False))):
+        m = above + 1 + number % 8
+        batch = picks.tuning(m, 16).batch
+        problem = Problem(m=m, n=TILE if partial else TILE * (batch + 1), k=k, dtype=_DTYPES[number // 2 % 2])
+        case = SimCase(
+            picks=picks,
+            warps=16,
+            problem=problem,
+            blocks=1,
+            distribution="normal",
+            placement=Placement(),
+            order=ORDERS[number % 5],
+            other_order=ORDERS[(number + 2) % 5],
+            sums=SUMS[number % 5],
+            fill=0xFF,
+            seed=number,
+        )
+        cases.append(case)
+    return cases
+
+
+def fixed_launches() -> list[SimCase]:
+    """What every run of the simulator tries before the cover."""
+    return [*device_launches(), *long_launches()]
+
+
 def uncovered_pairs(count: int = CASES, seed: int = SEED) -> int:
     """How many pairs of levels of two factors never occur together."""
     rows = list(_rows(count, random.Random(seed)))

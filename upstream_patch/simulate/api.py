@@ -23,7 +23,8 @@ Array = NDArray[Any]
 Order = Literal["in_order", "reversed", "skew", "lockstep", "random"]
 """Which lane runs next. ``in_order``, ``reversed``: one warp as far as it can go, from the first or the last.
 ``skew``: so too, from the warp that the seed names. ``lockstep``: a step of each warp in turn. ``random``: any, and a
-lane may be stopped at any access to memory. Async copies land late, early, or as it falls."""
+lane may be stopped at any access to shared memory or write to global memory. Async copies land late, early, or as it
+falls."""
 Sums = Literal["ascending", "descending", "pairwise", "exact", "truncating"]
 """How a matrix product adds its exact terms to the accumulator. ``exact``: in fp64, rounded once. ``truncating``: what
 published experiments find on recent tensor cores, terms cut two bits past the greatest one's last."""
@@ -103,6 +104,7 @@ class _Config(ctypes.Structure):  # mirrors native/engine.h
         ("shared_bytes", ctypes.c_uint),
         ("shared_limit", ctypes.c_uint),
         ("fill", ctypes.c_uint),
+        ("excused_file", ctypes.c_char_p),
         ("excused", ctypes.c_uint * EXCUSED_MAX),
     )
 
@@ -146,12 +148,13 @@ def run(
     checks: Sequence[Check] = CHECKS,
     fill: int = 0xFF,
     excused: Sequence[int] = (),
+    excused_file: str = "",
 ) -> Run:
     """Launch ``grid`` blocks of ``group`` lanes. An int argument is a C int; ``shared_limit`` is the device's.
 
     Deterministic: the same arguments give the same bits and the same report. Shared memory starts as ``fill`` bytes in
-    every block. Lines of the kernel in ``excused`` may read it unwritten, or index past an array's end. One launch at a
-    time in a process.
+    every block. The ``excused`` lines of ``excused_file`` may read it unwritten, or index past an array's end. One
+    launch at a time in a process.
     """
     if len(excused) > EXCUSED_MAX:
         raise UserError(f"at most {EXCUSED_MAX} lines can be excused, not {len(excused)}")
@@ -159,7 +162,8 @@ def run(
     native = _load(library)
     mask = sum(1 << CHECKS.index(check) for check in set(checks))
     lines = (ctypes.c_uint * EXCUSED_MAX)(*excused)
-    config = _Config(seed, ORDERS.index(order), SUMS.index(sums), mask, kernel.shared_bytes, shared_limit, fill, lines)
+    limits = (kernel.shared_bytes, shared_limit, fill)
+    config = _Config(seed, ORDERS.index(order), SUMS.index(sums), mask, *limits, excused_file.encode(), lines)
     report = _Report()
     try:
         cells, outputs = _place(native, arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -73,7 +74,7 @@ def cache_folder() -> Path:
     """Where compiled kernels are kept: $UPSTREAM_PATCH_CACHE, or a folder of the user's cache."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
-        return Path(named)
+        return Path(named).absolute()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "mlx-upstream-patch"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mlx-upstream-patch"
@@ -117,7 +118,16 @@ def _native_text() -> str:
 def _identity(cxx: Cxx) -> str:
     program = shutil.which(cxx.command[0]) or cxx.command[0]
     status = Path(program).stat()
-    return f"{' '.join(cxx.command)} {status.st_size} {status.st_mtime_ns}"
+    return f"{' '.join(cxx.command)} {status.st_size} {status.st_mtime_ns} {_cpu()}"
+
+
+def _cpu() -> str:
+    """What this CPU can do: a compiler may aim at it, and a cache may be carried to another one."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith(("flags", "Features")):
+                return line
+    return platform.processor() or platform.machine()
 
 
 @cache
@@ -145,7 +155,8 @@ def build(kernel: Kernel) -> Path:
     home = cache_folder() / "simulate" / _digest(*parts)
     library = home / "kernel.so"
     if library.is_file():
-        os.utime(library)  # in use: see _prune
+        with suppress(OSError):  # in use, see _prune; a cache that cannot be written is never pruned
+            os.utime(library)
     else:
         _prune()
         with _Workplace(home) as work:

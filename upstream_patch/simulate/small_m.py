@@ -85,6 +85,7 @@ def run_small_m(
         fill=fill,
         checks=checks,
         excused=excused_lines(kernel),
+        excused_file=FILE,
     )
 
 

@@ -104,7 +104,7 @@ void check_byte(uint32_t offset, bool write, Where where) {
     return;
   }
   if (fresh) {
-    if (where.id >> 31 == 0 && is_excused(where.id & 0xFFFFF)) {
+    if (where.is_excused()) {
       ++engine.report.excused_reads;
     } else if (engine.config.checks & kUnwrittenReads) {
       char text[200];
@@ -127,15 +127,6 @@ void check_byte(uint32_t offset, bool write, Where where) {
 }
 
 } // namespace
-
-bool is_excused(unsigned line) {
-  for (unsigned each : engine.config.excused) {
-    if (each != 0 && each == line) {
-      return true;
-    }
-  }
-  return false;
-}
 
 void checker_begin_block() {
   checker_block_barrier();

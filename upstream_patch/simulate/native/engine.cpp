@@ -15,6 +15,9 @@ namespace {
 void to_scheduler() {
   Lane* lane = engine.current;
   ++engine.report.switches;
+  if (!engine.stopped) {
+    engine.step();
+  }
   lane_sim_switch(&lane->sp, engine.scheduler);
 }
 
@@ -220,6 +223,7 @@ void run_block() {
     lane.group = 0;
     lane.sp = engine.stacks.prepare(i, lane_main);
   }
+  engine.steps = 0;
   checker_begin_block();
   unsigned warps[kMaxWarps];
   while (!engine.stopped) {
@@ -250,7 +254,16 @@ uint32_t Engine::random() {
   return static_cast<uint32_t>(random_state >> 32);
 }
 
+void Engine::step() {
+  if (++steps > kMaxSteps) {
+    steps = 0; // the fault's own switch counts too
+    fail("endless", current == nullptr ? Site{"", 0} : current->site, "no end after %llu steps of one block",
+         static_cast<unsigned long long>(kMaxSteps));
+  }
+}
+
 void Engine::preempt() {
+  step();
   if (config.order == kRandom && random() % 32 == 0) {
     to_scheduler(); // it stays ready
   }

@@ -9,6 +9,7 @@ namespace lane_sim {
 constexpr unsigned kMaxLanes = 1024;
 constexpr unsigned kMaxWarps = kMaxLanes / kWarp;
 constexpr unsigned kMaxBuffers = 16;
+constexpr uint64_t kMaxSteps = uint64_t{1} << 28; // of a block: accesses to memory and meetings of lanes
 
 enum Order : int { kInOrder, kReversed, kSkew, kLockstep, kRandom };
 enum Check : unsigned { kRaces = 1, kUnwrittenReads = 2, kOutputs = 4, kBounds = 8 };
@@ -23,7 +24,8 @@ struct Config {
   unsigned shared_bytes;
   unsigned shared_limit;
   unsigned fill;
-  unsigned excused[8]; // lines that may read shared memory nobody wrote, or index past an array's end
+  const char* excused_file; // its name without folders
+  unsigned excused[8]; // its lines that may read shared memory nobody wrote, or index past an array's end
 };
 
 struct Report {
@@ -43,6 +45,7 @@ struct Where { // of an access: a line of the kernel, or a place in its code
   static Where of(Site);
   static Where of(const void* pc);
   void describe(char* to, size_t size) const;
+  bool is_excused() const;
 };
 
 enum class State : uint8_t { ready, at_warp, at_block, done };
@@ -82,9 +85,12 @@ struct Engine {
   Dim3 grid{}, block{}, at{};
   uint64_t random_state = 1;
   bool stopped = false;
+  uint64_t steps = 0;
   void* const* arguments = nullptr;
 
   uint32_t random();
+  // Counts what lanes do; a kernel that never ends is a fault.
+  void step();
   // In a random schedule, lets other lanes run before a memory access.
   void preempt();
 };
@@ -95,13 +101,15 @@ void fail(const char* kind, Site site, const char* format, ...) __attribute__((f
 void fail_at(const char* kind, const void* pc, const char* format, ...) __attribute__((format(printf, 3, 4)));
 
 // checker.cpp: who touched which byte of shared memory, and when in terms of barriers.
-bool is_excused(unsigned line);
 void checker_begin_block();
 void checker_block_barrier();
 void checker_warp_barrier(unsigned warp);
 void check_shared(uint32_t offset, unsigned bytes, bool write, Where where);
 void check_copy_issued(uint32_t offset, unsigned bytes, Where where);
 void check_copy_done(uint32_t offset, unsigned bytes);
+
+// sanitize.cpp
+bool is_excused(const char* file, unsigned line);
 
 // memory.cpp: buffers between guard pages.
 void check_global(const void* p, unsigned bytes, bool write, Where where);

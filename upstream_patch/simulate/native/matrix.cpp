@@ -193,7 +193,16 @@ void multiply_16x8x8(void* const (&slots)[kWarp], unsigned) {
   move_c(tile, slots, true);
 }
 
+// What a GPU leaves undefined where a warp has fewer lanes.
+void need_whole_warp(const char* what, Site site) {
+  const unsigned lanes = engine.lane_count - engine.current->warp * kWarp;
+  if (lanes < kWarp) {
+    fail("partial warp", site, "%s in a warp of %u lanes", what, lanes);
+  }
+}
+
 Quad multiply(const char* what, Collective act, Element type, const uint32_t* a, const uint32_t* b, Quad c, Site site) {
+  need_whole_warp(what, site);
   Operands mine = {type, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}, {c.v[0], c.v[1], c.v[2], c.v[3]}};
   warp_collective(what, act, &mine, site);
   return {{mine.c[0], mine.c[1], mine.c[2], mine.c[3]}};
@@ -203,10 +212,10 @@ struct Shuffle {
   uint32_t value, from, result;
 };
 
-void shuffle(void* const (&slots)[kWarp], unsigned lanes) {
-  for (unsigned i = 0; i < lanes; ++i) {
+void shuffle(void* const (&slots)[kWarp], unsigned) {
+  for (unsigned i = 0; i < kWarp; ++i) {
     auto* mine = static_cast<Shuffle*>(slots[i]);
-    mine->result = static_cast<const Shuffle*>(slots[mine->from % lanes])->value;
+    mine->result = static_cast<const Shuffle*>(slots[mine->from % kWarp])->value;
   }
 }
 
@@ -221,6 +230,7 @@ Quad mma_16x8x8_tf32(const uint32_t (&a)[4], const uint32_t (&b)[2], Quad c, Sit
 }
 
 uint32_t warp_shuffle(uint32_t value, unsigned from, Site site) {
+  need_whole_warp("shuffle", site);
   Shuffle mine = {value, from, 0};
   warp_collective("shuffle", shuffle, &mine, site);
   return mine.result;

@@ -17,12 +17,15 @@ namespace {
 
 struct Buffer {
   char* map;
-  size_t map_bytes; // with the guard pages
+  size_t map_bytes; // with the guards
   char* first;
   size_t size;
   int role;
   uint32_t* writer; // of each byte of an output: 1 + the lane's number in the grid
 };
+
+// Address space that nothing may touch, on both sides: what runs out of one buffer does not land in another.
+constexpr size_t kGuard = size_t{4} << 30; // what a 32-bit offset reaches
 
 Buffer buffers[kMaxBuffers];
 unsigned buffer_count = 0;
@@ -195,17 +198,19 @@ void* lane_sim_buffer(size_t size, int role, int at_end, size_t offset) {
   if (buffer_count == kMaxBuffers) {
     return nullptr;
   }
-  void* made = mmap(nullptr, inner + 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+  void* made = mmap(nullptr, inner + 2 * kGuard, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
   if (made == MAP_FAILED) {
     return nullptr;
   }
   char* map = static_cast<char*>(made);
-  mprotect(map, kPage, PROT_NONE);
-  mprotect(map + kPage + inner, kPage, PROT_NONE);
-  memset(map + kPage, 0xFF, inner); // what lies around a buffer is NaN
-  char* first = map + kPage + (at_end != 0 ? inner - size - offset : offset);
+  if (mprotect(map + kGuard, inner, PROT_READ | PROT_WRITE) != 0) {
+    munmap(map, inner + 2 * kGuard);
+    return nullptr;
+  }
+  memset(map + kGuard, 0xFF, inner); // what lies around a buffer is NaN
+  char* first = map + kGuard + (at_end != 0 ? inner - size - offset : offset);
   auto* writer = role == kOutput ? static_cast<uint32_t*>(calloc(size + 1, sizeof(uint32_t))) : nullptr;
-  buffers[buffer_count++] = {map, inner + 2 * kPage, first, size, role, writer};
+  buffers[buffer_count++] = {map, inner + 2 * kGuard, first, size, role, writer};
   return first;
 }
 
