@@ -168,6 +168,23 @@ def cover(count: int = CASES, seed: int = SEED) -> list[SimCase]:
     return sorted(cases, key=lambda case: (case.variant(case.problem.m).name, case.seed))
 
 
+def _fixed(number: int, picks: Picks, warps: int, problem: Problem, blocks: int, placement: Placement) -> SimCase:
+    """Ordinary data, with schedules and sums that take turns."""
+    return SimCase(
+        picks=picks,
+        warps=warps,
+        problem=problem,
+        blocks=blocks,
+        distribution="normal",
+        placement=placement,
+        order=ORDERS[number % 5],
+        other_order=ORDERS[(number + 2) % 5],
+        sums=SUMS[number % 5],
+        fill=0xFF,
+        seed=number,
+    )
+
+
 def device_launches() -> list[SimCase]:
     """One launch as the host code of each device class makes it: its own tuning and grid, 2,064 x 4,096 weights."""
     cases = []
@@ -177,20 +194,8 @@ def device_launches() -> list[SimCase]:
         pick = (launch.tuning.stages, launch.tuning.batch)
         rows = launch.tuning.rows
         table = device.picks if device.picks[rows] == pick else device.picks | device.deep
-        case = SimCase(
-            picks=Picks(device.name, (table[8], table[16]), device.shared_per_block),
-            warps=launch.tuning.warps,
-            problem=problem,
-            blocks=launch.blocks,
-            distribution="normal",
-            placement=Placement(at_end=True),
-            order=ORDERS[number % 5],
-            other_order=ORDERS[(number + 2) % 5],
-            sums=SUMS[number % 5],
-            fill=0xFF,
-            seed=number,
-        )
-        cases.append(case)
+        picks = Picks(device.name, (table[8], table[16]), device.shared_per_block)
+        cases.append(_fixed(number, picks, launch.tuning.warps, problem, launch.blocks, Placement(at_end=True)))
     return cases
 
 
@@ -204,20 +209,7 @@ def long_launches() -> list[SimCase]:
         m = above + 1 + number % 8
         batch = picks.tuning(m, 16).batch
         problem = Problem(m=m, n=TILE if partial else TILE * (batch + 1), k=k, dtype=_DTYPES[number // 2 % 2])
-        case = SimCase(
-            picks=picks,
-            warps=16,
-            problem=problem,
-            blocks=1,
-            distribution="normal",
-            placement=Placement(),
-            order=ORDERS[number % 5],
-            other_order=ORDERS[(number + 2) % 5],
-            sums=SUMS[number % 5],
-            fill=0xFF,
-            seed=number,
-        )
-        cases.append(case)
+        cases.append(_fixed(number, picks, 16, problem, 1, Placement()))
     return cases
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ import numpy as np
 
 from upstream_patch.correctness.cover import SimCase
 from upstream_patch.correctness.errors import check
+from upstream_patch.correctness.run import Progress
 from upstream_patch.errors import UserError
 from upstream_patch.kernels import Variant
 from upstream_patch.kernels.tuning import TILE, SmallM
@@ -22,9 +23,8 @@ from upstream_patch.problem import Problem
 from upstream_patch.reference import Inputs, from_bits, make_inputs
 from upstream_patch.simulate import Kernel, Placement, Run, compiler, row_alone, run_small_m, small_m_kernel
 from upstream_patch.simulate.library import build
-from upstream_patch.simulate.mutations import EQUIVALENT, PLANTS, WRONG_ANSWER, without_each_barrier
+from upstream_patch.simulate.mutations import EQUIVALENT, PLANTS, WRONG_ANSWER, Barrier, Plant, without_each_barrier
 
-Progress = Callable[[int, int, str], None]
 _LIMIT = 227 * 1024
 _THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -137,6 +137,15 @@ def _found(kernel: Kernel, on: int, odd_x: bool = False) -> str | None:
     return WRONG_ANSWER if _judge(inputs, run) else None
 
 
+def _plants(on: int) -> list[Plant]:
+    return [plant for plant in PLANTS if _REGULAR[on] or not plant.odd_x]
+
+
+def _deleted(on: int) -> list[Barrier]:
+    barriers = without_each_barrier(small_m_kernel(_PLANT_ON[on]))
+    return [barrier for barrier in barriers if (_REGULAR[on], barrier.text) not in EQUIVALENT]
+
+
 def find_plants() -> Outcome:
     """Plants every fault and deletes every barrier. A line of ``failures`` for each one that nothing reports."""
     failures = []
@@ -146,18 +155,13 @@ def find_plants() -> Outcome:
         sound = _found(kernel, on)
         if sound is not None:
             failures.append(f"{variant.name}: the sound kernel shows {sound} where faults are to be planted")
-        for plant in PLANTS:
-            if plant.odd_x and not _REGULAR[on]:
-                continue
+        for plant in _plants(on):
             tried += 1
             kind = _found(plant.apply(kernel), on, plant.odd_x)
             if kind not in plant.kinds:
                 seen = f"shows {kind}" if kind else "is not found"
                 failures.append(f"blind checker: {plant.name} {seen}, not {' or '.join(plant.kinds)} ({variant.name})")
-    for on, variant in enumerate(_PLANT_ON):
-        for barrier in without_each_barrier(small_m_kernel(variant)):
-            if (_REGULAR[on], barrier.text) in EQUIVALENT:
-                continue
+        for barrier in _deleted(on):
             tried += 1
             if _found(barrier.kernel, on) is None:
                 failures.append(
@@ -167,16 +171,18 @@ def find_plants() -> Outcome:
     return Outcome(cases=tried, launches=tried, failures=tuple(failures))
 
 
-def _mutants() -> list[Kernel]:
-    kernels = [small_m_kernel(variant) for variant in _PLANT_ON]
-    mutants = [plant.apply(kernel) for kernel in kernels for plant in PLANTS]
-    return mutants + [barrier.kernel for kernel in kernels for barrier in without_each_barrier(kernel)]
+def _mutants() -> Iterator[Kernel]:
+    """What find_plants runs."""
+    for on, variant in enumerate(_PLANT_ON):
+        kernel = small_m_kernel(variant)
+        yield from (plant.apply(kernel) for plant in _plants(on))
+        yield from (barrier.kernel for barrier in _deleted(on))
 
 
 def compile_kernels(cases: Sequence[SimCase], progress: Progress | None = None) -> None:
     """Every library that the run needs, in parallel; those of an earlier run are there already."""
     variants = {v.name: v for case in cases for v in (case.variant(case.problem.m), case.variant(1))}
-    kernels = [small_m_kernel(v) for v in (*variants.values(), *_PLANT_ON)] + _mutants()
+    kernels = [*(small_m_kernel(v) for v in (*variants.values(), *_PLANT_ON)), *_mutants()]
     build(kernels[0])  # the engine, once
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for done, _ in enumerate(pool.map(build, kernels), 1):
