@@ -142,10 +142,12 @@ def simulate(
 @app.command()
 def bench(suite: Suite = SUITE, evidence: Evidence = EVIDENCE) -> None:
     """Time stock against ours on this machine's CUDA GPU and record it."""
+    from upstream_patch.measure.graphs import one_graph_a_sample
     from upstream_patch.measure.suites import suite as known
     from upstream_patch.recording import record_bench
 
     known(suite)
+    one_graph_a_sample()
     stored = record_bench(command_line(), suite, evidence)
     print(f"{stored.detail}: {stored.path}")
 
@@ -231,9 +233,11 @@ def contribution(suite: Suite = SUITE, out: Out = OUT, evidence: Evidence = EVID
     """The main job: doctor, build, correctness, bench, profile, records, drafts, and a summary at the end."""
     from upstream_patch.contribution import Context
     from upstream_patch.contribution import contribution as run
+    from upstream_patch.measure.graphs import one_graph_a_sample
     from upstream_patch.measure.suites import suite as known
 
     known(suite)
+    one_graph_a_sample()
     existing(evidence)
     context = Context(evidence=evidence, out=out, console=Console(), command=command_line(), suite=suite)
     raise SystemExit(run(context))

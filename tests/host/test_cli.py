@@ -171,3 +171,26 @@ def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path, root: Path) -> None
     )
     assert done.returncode in (0, 1)
     assert done.stderr == ""
+
+
+SHOWS_LIMITS = """
+import os, sys
+import upstream_patch.contribution, upstream_patch.recording
+def show(*_):
+    print("mlx.core" in sys.modules, *(os.environ["MLX_MAX_" + name] for name in ("OPS_PER_BUFFER", "MB_PER_BUFFER")))
+    raise SystemExit
+upstream_patch.recording.record_bench = upstream_patch.contribution.contribution = show
+sys.argv = ["upstream-patch", *sys.argv[1:]]
+from upstream_patch.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("verb", ["bench", "contribution"])
+def test_what_benchmarks_lets_graphs_grow_before_mlx_is_loaded(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "evidence").mkdir()
+    arguments = (verb, "--evidence", str(tmp_path / "evidence"))
+    done = call(*arguments, cwd=tmp_path, prefix=("-c", SHOWS_LIMITS))
+    assert done.stdout == "False 4096 100000\n", done.stderr
+    done = call(*arguments, cwd=tmp_path, prefix=("-c", SHOWS_LIMITS), env={"MLX_MAX_OPS_PER_BUFFER": "7"})
+    assert done.stdout == "False 7 100000\n", done.stderr

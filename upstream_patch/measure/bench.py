@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from rich.console import Console
 from upstream_patch import machine as prober
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import Machine
-from upstream_patch.measure import checked, inputs
+from upstream_patch.measure import checked, graphs, inputs
 from upstream_patch.measure.conditions import conditions
 from upstream_patch.measure.host_cost import host_costs
 from upstream_patch.measure.mlx_device import MlxDevice
@@ -28,7 +27,6 @@ from upstream_patch.records.schema import BenchBody, BenchRow, Protocol
 
 LINKS = 64
 """Links in the sample that says what a link costs."""
-_GRAPH_LIMITS = ("MLX_MAX_OPS_PER_BUFFER", "MLX_MAX_MB_PER_BUFFER", "MLX_USE_CUDA_GRAPHS")
 
 
 class SlowProbe(UserError):
@@ -178,9 +176,8 @@ def timer_text(resolution_ns: int, bracket_us: float, link_us: str = "") -> str:
 
 
 def _environment(device: MlxDevice, timer: Timer) -> list[str]:
-    limits = ", ".join(f"{name}={os.environ[name]}" for name in _GRAPH_LIMITS if name in os.environ)
     return [
         f"device clock steps of {device.resolution_ns} ns, empty bracket {timer.bracket_us:.3f} us, "
         f"{timer.discarded} samples taken again because the host was slower than the hold",
-        f"MLX graph limits: {limits or 'default'}",
+        f"MLX graph limits: {graphs.described()}",
     ]

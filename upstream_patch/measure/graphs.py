@@ -1,0 +1,22 @@
+"""How long MLX's CUDA graphs may get: a sample is measured as one graph."""
+
+from __future__ import annotations
+
+import os
+
+LIMITS = {"MLX_MAX_OPS_PER_BUFFER": "4096", "MLX_MAX_MB_PER_BUFFER": "100000"}
+"""By default MLX cuts a graph after 30 nodes (on compute capability 9.0), and past about 10 graphs in flight it waits
+for the device: 324 operations of 2 us then took 11 us each, in both arms alike."""
+_REPORTED = (*LIMITS, "MLX_USE_CUDA_GRAPHS")
+
+
+def one_graph_a_sample() -> None:
+    """Raise MLX's limits for this process, unless the caller's environment sets its own. MLX reads them when it first
+    uses the GPU, so this comes before that."""
+    for name, value in LIMITS.items():
+        os.environ.setdefault(name, value)
+
+
+def described() -> str:
+    """The limits in force, for a record."""
+    return ", ".join(f"{name}={os.environ[name]}" for name in _REPORTED if name in os.environ) or "default"
