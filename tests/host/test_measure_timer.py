@@ -155,6 +155,13 @@ def test_a_stall_that_is_small_against_the_sample_is_allowed() -> None:
     assert timer.per_op(work(76.0), ops) == pytest.approx(76.0, rel=0.03)
 
 
+def test_a_cost_of_the_sample_itself_gets_more_operations() -> None:
+    timer, _ = ready(upload_us=60.0)
+    ops = plan_ops(timer, [work(2.0)], copies=1)
+    assert ops * 2.0 > timing.SAMPLE_US
+    assert timer.per_op(work(2.0), ops) == pytest.approx(2.0, rel=0.05)
+
+
 def test_the_hold_follows_the_host() -> None:
     timer, device = ready(per_op_us=100.0)
     for _ in range(3):

@@ -20,7 +20,7 @@ from upstream_patch.measure.probe import ReadProbe, launch_floor, read_probe
 from upstream_patch.measure.report import table
 from upstream_patch.measure.steps import Progress, counter
 from upstream_patch.measure.suites import Spec, Suite, suite
-from upstream_patch.measure.timer import Timer, Work, paired, plan_ops
+from upstream_patch.measure.timer import Timer, TimerError, Work, paired, plan_ops
 from upstream_patch.records import host_id
 from upstream_patch.records.rules import PROBE_FLOOR_GBPS
 from upstream_patch.records.schema import BenchBody, BenchRow, Protocol
@@ -135,7 +135,10 @@ def _row(bench: _Bench, spec: Spec, weights: inputs.Weights, seed: int) -> Bench
 
     copies = 1 if hot else len(weights.copies)
     arms = {"stock": work(stock), "ours": work(ours), "aa": work(stock)}
-    ops_per_sample = plan_ops(bench.timer, [arms["stock"], arms["ours"]], copies)
+    try:
+        ops_per_sample = plan_ops(bench.timer, [arms["stock"], arms["ours"]], copies)
+    except TimerError as error:
+        raise type(error)(f"{spec.id}: {error}") from error
     times = paired(bench.timer, arms, ops_per_sample, rounds=bench.rounds, seed=seed, tick=bench.tick)
     link = ""
     if spec.order == "chain":

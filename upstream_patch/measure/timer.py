@@ -26,8 +26,11 @@ from upstream_patch.errors import UserError
 Work = Callable[[int], Sequence[Any]]
 """``work(n)`` builds n operations without running them, and returns what has to be enqueued, in order."""
 
-SAMPLE_US = 500.0
-"""A sample lasts at least this long, so that a tick of the device clock (up to 1 us) is below 0.2 %."""
+SAMPLE_US = 1000.0
+"""A sample lasts at least this long, so that a tick of the device clock (up to 1 us) is below 0.1 %, and the start of a
+graph (about 13 us on an H200, in both arms) below 1.5 %."""
+SHARES = (1.0, 2.0, 4.0, 0.5, 0.25, 0.125)
+"""Lengths of a sample that are tried, of SAMPLE_US."""
 LINEAR = 0.05
 """Half the operations must take half the time, within this share of it (and within a clock tick a sample)."""
 MAX_OPS = 1024
@@ -163,24 +166,33 @@ def plan_ops(timer: Timer, arms: Sequence[Work], copies: int, *, sample_us: floa
     """How many operations a sample of these arms needs; the same number for all.
 
     Enough that the fastest arm lasts ``sample_us``, and at least two; rounded up to whole passes over the weight copies
-    unless that is more than MAX_OPS. When the host cannot enqueue that many (MLX lets about 10 graphs be in flight), or
-    the device waits for something in so many, halve time and pass. The rotation goes on across samples, so the weights
-    stay cold where a sample ends within a pass. Raises NotLinear, or HostTooSlow, when no number is left for which half
-    the operations take half the time.
+    unless that is more than MAX_OPS. Half of them must take half the time: where a cost of the sample itself shows (a
+    graph's start), more are tried, then fewer, where the host cannot enqueue so many or the device waits for something
+    in them; those may end within a pass. The rotation goes on across samples, so the weights stay cold even then.
+    Raises NotLinear or HostTooSlow when no number is left.
     """
-    least_us, wanted_us = sample_us / 8, sample_us
-    while True:
+    failed: TimerError | None = None
+    for share in SHARES:
         try:
-            fastest = min(timer.median(arm, min(max(2, copies), MAX_OPS), 1) for arm in arms)
-            ops = max(2, math.ceil(wanted_us / fastest))
-            ops = min(math.ceil(ops / copies) * copies, max(MAX_OPS, copies))
+            ops = _enough_ops(timer, arms, max(1, round(copies * min(1.0, share))), sample_us * share)
             for arm in arms:
                 _require_linear(timer, arm, ops)
             return ops
-        except (HostTooSlow, NotLinear):
-            if wanted_us <= least_us:
-                raise
-            wanted_us, copies = wanted_us / 2, max(1, copies // 2)
+        except (HostTooSlow, NotLinear) as error:
+            failed = error
+    assert failed is not None
+    raise failed
+
+
+def _enough_ops(timer: Timer, arms: Sequence[Work], step: int, sample_us: float) -> int:
+    """A multiple of ``step``, at most MAX_OPS or one step, with which the fastest arm lasts ``sample_us``."""
+    most, ops = max(step, MAX_OPS // step * step), step * math.ceil(2 / step)
+    while True:
+        fastest = min(timer.median(arm, ops, 1) for arm in arms)
+        if ops == most or ops * fastest >= 0.99 * sample_us:
+            return ops
+        # a few operations seem slower than many: what they are short of shows only with more of them
+        ops = min(most, max(ops + step, math.ceil(sample_us / fastest / step) * step))
 
 
 def _require_linear(timer: Timer, work: Work, ops: int) -> None:
