@@ -1,6 +1,6 @@
 """How long does an operation take on the device, when the host is kept out of the measurement?
 
-One sample on one in-order stream::
+One sample on one in-order stream, after as many operations that are not timed::
 
     hold (the GPU spins)  ->  n operations  ->  stamp
             \\__ its end opens the bracket          \\__ closes it
@@ -126,8 +126,12 @@ class Timer:
         )
 
     def _take(self, work: Work, ops: int, attempt: int) -> Sample:
-        batch = work(ops)
         device = self.device
+        if ops:
+            # Reading the stamps on the host may have taken pages of the outputs along: bring them back first.
+            device.submit(work(ops))
+            device.wait()
+        batch = work(ops)
         start = device.host_us()
         hold = device.hold(self._hold_us)
         if batch:
