@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, wraps
 from math import prod
 from threading import local
@@ -33,9 +33,13 @@ class _Plan:
 
     dtype: mx.Dtype | None = None
     """Of x, scales and biases, with w in uint32; None: of any."""
+    group_size: int | None = None
+    bits: int | None = None
     kernel: Any = None
-    arguments: dict[str, Any] = field(default_factory=dict)
-    """Of the kernel's launch, all but inputs and stream."""
+    output_shapes: list[tuple[int, ...]] = field(default_factory=list)
+    output_dtypes: list[mx.Dtype] = field(default_factory=list)
+    grid: tuple[int, int, int] = (0, 0, 0)
+    threadgroup: tuple[int, int, int] = (0, 0, 0)
     fold: bool = False
     """x is [B, 1, K]: its batch becomes rows for MLX's own route."""
 
@@ -81,15 +85,29 @@ def quantized_matmul(
     if biases is not None and transpose is True and mode == "affine" and not _thread.transforms:
         # Spelled out, and dtypes compared instead of hashed: every step costs a tenth of a microsecond.
         try:
-            key = x.shape, w.shape, scales.shape, biases.shape, group_size, bits, group_size.__class__, bits.__class__
+            key = x.shape, w.shape, scales.shape, biases.shape, group_size, bits
             plan = _latest.get(key, _UNKNOWN)
-            if not (x.dtype == scales.dtype == biases.dtype == plan.dtype and w.dtype == _WORDS):
+            # By identity, since 4.0 is the same key as 4: Python has one object of each small integer.
+            if not (
+                plan.bits is bits
+                and plan.group_size is group_size
+                and x.dtype == scales.dtype == biases.dtype == plan.dtype
+                and w.dtype == _WORDS
+            ):
                 plan = _other_plan(key, x, w, scales, biases)
         except (AttributeError, TypeError):  # not arrays, or not numbers: MLX says so
             plan = _STOCK
         if plan.kernel is not None:
             try:
-                y: mx.array = plan.kernel(inputs=[x, w, scales, biases], stream=stream, **plan.arguments)[0]
+                # no dict of arguments, no helper: each is a tenth of a microsecond too
+                y: mx.array = plan.kernel(
+                    inputs=[x, w, scales, biases],
+                    output_shapes=plan.output_shapes,
+                    output_dtypes=plan.output_dtypes,
+                    grid=plan.grid,
+                    threadgroup=plan.threadgroup,
+                    stream=stream,
+                )[0]
                 return y
             except (TypeError, ValueError):
                 # not an array, or not a GPU's stream: MLX says so, or runs it; anything else is a fault of ours
@@ -110,13 +128,21 @@ def small_m_call(
 
     Raises ValueError where the kernel does not take the arguments.
     """
-    key = x.shape, w.shape, scales.shape, biases.shape, GROUP, 4
-    problem = _problem(key, (x.dtype, w.dtype, scales.dtype, biases.dtype))
+    problem = _problem(
+        (x.shape, w.shape, scales.shape, biases.shape, GROUP, 4), (x.dtype, w.dtype, scales.dtype, biases.dtype)
+    )
     device = capability()
     if problem is None or device is None or not routing.takes_small_m(problem, device):
         raise ValueError("the small-M kernel does not take these arguments here")
     plan = _plan(problem, x.shape)
-    y: mx.array = plan.kernel(inputs=[x, w, scales, biases], init_value=init_value, **plan.arguments)[0]
+    y: mx.array = plan.kernel(
+        inputs=[x, w, scales, biases],
+        output_shapes=plan.output_shapes,
+        output_dtypes=plan.output_dtypes,
+        grid=plan.grid,
+        threadgroup=plan.threadgroup,
+        init_value=init_value,
+    )[0]
     return y
 
 
@@ -170,14 +196,17 @@ def _on_gpu(stream: Any) -> bool:
 
 def _other_plan(key: tuple[Any, ...], x: mx.array, w: mx.array, scales: mx.array, biases: mx.array) -> _Plan:
     """The plan of shapes that were not seen before, or last came with other dtypes."""
+    *_, group_size, bits = key
     dtypes = x.dtype, w.dtype, scales.dtype, biases.dtype
-    plan = _plans.get((key, dtypes))
+    whole = key, dtypes, group_size.__class__, bits.__class__
+    plan = _plans.get(whole)
     if plan is None:
         if len(_plans) >= _MOST_PLANS:
             _plans.clear()
             _latest.clear()
         problem = _problem(key, dtypes)
-        plan = _plans[key, dtypes] = _STOCK if problem is None else _plan(problem, x.shape)
+        plan = _STOCK if problem is None else replace(_plan(problem, x.shape), group_size=group_size, bits=bits)
+        _plans[whole] = plan
     if plan.dtype is not None:
         _latest[key] = plan
     return plan
@@ -188,21 +217,22 @@ def _plan(problem: Problem, x_shape: tuple[int, ...]) -> _Plan:
     route = route_of(problem)
     if route == "small_m":
         variant, blocks = _variant(problem)
-        arguments = {
-            "output_shapes": [(*x_shape[:-1], problem.n)],
-            "output_dtypes": [dtype],
-            "grid": (blocks * variant.threads, 1, 1),
-            "threadgroup": (variant.threads, 1, 1),
-        }
-        return _Plan(dtype, _compiled(variant), arguments)
+        return _Plan(
+            dtype,
+            kernel=_compiled(variant),
+            output_shapes=[(*x_shape[:-1], problem.n)],
+            output_dtypes=[dtype],
+            grid=(blocks * variant.threads, 1, 1),
+            threadgroup=(variant.threads, 1, 1),
+        )
     return _Plan(dtype, fold=route == "stock_folded" and len(x_shape) == 3)
 
 
 def _problem(key: Any, dtypes: Any) -> Problem | None:
     """The problem behind the arguments; None where it is not contiguous rows times 2-D weights, or is wrong."""
-    x_shape, w_shape, scales_shape, biases_shape, group_size, bits, *kinds = key
+    x_shape, w_shape, scales_shape, biases_shape, group_size, bits = key
     dtype, w_dtype, scales_dtype, biases_dtype = dtypes
-    if not {int, type(None)}.issuperset(kinds):  # 4.0 is the same key as 4
+    if not {int, type(None)}.issuperset({type(group_size), type(bits)}):  # 4.0 == 4 == mx.array(4), but MLX takes one
         return None
     group_size, bits = GROUP if group_size is None else group_size, 4 if bits is None else bits
     if len(w_shape) != 2 or w_dtype != mx.uint32 or not (dtype == scales_dtype == biases_dtype):
