@@ -48,6 +48,13 @@ def test_a_cell_has_stock_ours_and_the_speedup() -> None:
     assert readme.fill(filled, FACTS) == filled
 
 
+def test_what_a_call_costs_the_host_is_said() -> None:
+    costs = [replace(fact(arm, us), id=f"host.h200.build.{arm}_us") for arm, us in (("stock", 0.92), ("ours", 2.88))]
+    assert "a call in Python costs that machine's host 0.9 -> 2.9 microseconds." in readme.fill(EMPTY, FACTS + costs)
+    assert "costs" not in readme.fill(EMPTY, FACTS + costs[:1])
+    assert "costs" not in readme.fill(EMPTY, costs)
+
+
 def test_before_a_benchmark_the_profiled_calls_are_shown() -> None:
     stem = "ncu.h200.4096x128256.b4.g64.bf16.M7"
     profiled = [
