@@ -20,8 +20,9 @@ struct alignas(16) f32x4 {
   float x, y, z, w;
 };
 
-// d = a * b + c on one m16n8k16 tile. Lane 4g+t holds rows g, g+8 of A, column g of B, columns 2t, 2t+1 of C and D.
-template <typename T>
+// d = a * b + c on one m16n8k16 tile. Lane 4g+t holds rows g, g+8 of A, column g of B, columns 2t, 2t+1 of C and D; a
+// register of A or B holds two neighbours in K.
+template <typename U>
 __device__ __forceinline__ f32x4 mma_m16n8k16(const u32 (&a)[4], u32 b0, u32 b1, f32x4 c);
 
 template <>
@@ -65,6 +66,25 @@ __device__ __forceinline__ u32 and_or(u32 a, u32 mask, u32 base) {
   return r;
 }
 
+// The low 32 bits of {high, low} >> by, 0 <= by < 32.
+__device__ __forceinline__ u32 funnel_shift(u32 low, u32 high, u32 by) {
+  return __funnelshift_r(low, high, by);
+}
+
+// Of two bf16 in each half: |a| or b, the larger; a number where only one of the two is NaN.
+__device__ __forceinline__ u32 max_abs_bf16(u32 a, u32 b) {
+  u32 r;
+  asm("{ .reg .b32 size; abs.bf16x2 size, %1; max.bf16x2 %0, size, %2; }" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+
+// a * b of two bf16 in each half; subnormal numbers are kept.
+__device__ __forceinline__ u32 multiply_bf16(u32 a, u32 b) {
+  u32 r;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000)); // + -0
+  return r;
+}
+
 // Bytes of {b, a} picked by the four low nibbles of `selector`.
 __device__ __forceinline__ u32 byte_permute(u32 a, u32 b, u32 selector) {
   return __byte_perm(a, b, selector);
@@ -79,6 +99,11 @@ __device__ __forceinline__ u32 load_shared_2(u32 address) {
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
   return v;
 }
+__device__ __forceinline__ u32 load_shared_4(u32 address) {
+  u32 v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address));
+  return v;
+}
 __device__ __forceinline__ u32x2 load_shared_8(u32 address) {
   u32x2 v;
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
@@ -88,6 +113,13 @@ __device__ __forceinline__ f32x4 load_shared_16(u32 address) {
   f32x4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address));
+  return v;
+}
+__device__ __forceinline__ u32x4 load_shared_words_16(u32 address) {
+  u32x4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(address));
   return v;
 }

@@ -33,15 +33,15 @@ inline f32x4 as_f32x4(const lane_sim::Quad& q) {
   return {q.v[0], q.v[1], q.v[2], q.v[3]};
 }
 
-template <typename T>
+template <typename U>
 constexpr lane_sim::Element kElement = lane_sim::Element::bf16;
 template <>
 constexpr lane_sim::Element kElement<__half> = lane_sim::Element::f16;
 
-template <typename T>
+template <typename U>
 f32x4 mma_m16n8k16(const u32 (&a)[4], u32 b0, u32 b1, f32x4 c, LANE_SIM_SITE) {
   const u32 b[2] = {b0, b1};
-  return as_f32x4(lane_sim::mma_16x8x16(kElement<T>, a, b, {{c.x, c.y, c.z, c.w}}, site));
+  return as_f32x4(lane_sim::mma_16x8x16(kElement<U>, a, b, {{c.x, c.y, c.z, c.w}}, site));
 }
 
 inline f32x4 mma_m16n8k8_tf32(const float (&a)[4], float b0, float b1, f32x4 c, LANE_SIM_SITE) {
@@ -56,6 +56,26 @@ inline float shuffle(float v, int from, LANE_SIM_SITE) {
 
 inline u32 and_or(u32 a, u32 mask, u32 base) {
   return (a & mask) | base;
+}
+
+inline u32 funnel_shift(u32 low, u32 high, u32 by) {
+  return static_cast<u32>((static_cast<unsigned long long>(high) << 32 | low) >> (by & 31));
+}
+
+inline float low_bf16(u32 v) {
+  return __uint_as_float(v << 16);
+}
+inline float high_bf16(u32 v) {
+  return __uint_as_float(v & 0xFFFF0000);
+}
+inline u32 pack_bf16(float low, float high) {
+  return __float2bfloat16(low).bits | static_cast<u32>(__float2bfloat16(high).bits) << 16;
+}
+inline u32 max_abs_bf16(u32 a, u32 b) {
+  return pack_bf16(fmaxf(fabsf(low_bf16(a)), low_bf16(b)), fmaxf(fabsf(high_bf16(a)), high_bf16(b)));
+}
+inline u32 multiply_bf16(u32 a, u32 b) {
+  return pack_bf16(low_bf16(a) * low_bf16(b), high_bf16(a) * high_bf16(b));
 }
 
 inline u32 byte_permute(u32 a, u32 b, u32 selector) {
@@ -78,6 +98,11 @@ inline u32 load_shared_2(u32 address, LANE_SIM_SITE) {
   lane_sim::shared_load(&v, address, 2, site);
   return v;
 }
+inline u32 load_shared_4(u32 address, LANE_SIM_SITE) {
+  u32 v;
+  lane_sim::shared_load(&v, address, 4, site);
+  return v;
+}
 inline u32x2 load_shared_8(u32 address, LANE_SIM_SITE) {
   u32x2 v;
   lane_sim::shared_load(&v, address, 8, site);
@@ -85,6 +110,11 @@ inline u32x2 load_shared_8(u32 address, LANE_SIM_SITE) {
 }
 inline f32x4 load_shared_16(u32 address, LANE_SIM_SITE) {
   f32x4 v;
+  lane_sim::shared_load(&v, address, 16, site);
+  return v;
+}
+inline u32x4 load_shared_words_16(u32 address, LANE_SIM_SITE) {
+  u32x4 v;
   lane_sim::shared_load(&v, address, 16, site);
   return v;
 }
