@@ -47,6 +47,7 @@ class _Plan:
 _STOCK = _Plan()
 _UNKNOWN = _Plan(dtype=mx.bool_)
 _WORDS = mx.uint32
+_AFFINE = "affine"
 _latest: dict[Any, _Plan] = {}  # by shapes: the plan of the dtypes they last came with
 _plans: dict[Any, _Plan] = {}  # by shapes and dtypes
 
@@ -82,7 +83,13 @@ def quantized_matmul(
     ``mx.compile``, and no derivative: under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and ``mx.vmap`` use ``install()``,
     which takes MLX's own route there.
     """
-    if biases is not None and transpose is True and mode == "affine" and not _thread.transforms:
+    # `is` for the usual spelling; an array's == would be an array, and one of "affine" alone would even be true
+    if (
+        biases is not None
+        and transpose is True
+        and (mode is _AFFINE or (isinstance(mode, str) and mode == _AFFINE))
+        and not _thread.transforms
+    ):
         # Spelled out, and dtypes compared instead of hashed: every step costs a tenth of a microsecond.
         try:
             key = x.shape, w.shape, scales.shape, biases.shape, group_size, bits

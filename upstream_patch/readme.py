@@ -8,6 +8,7 @@ from pathlib import Path
 
 from upstream_patch.errors import StaleFact, UserError
 from upstream_patch.files import write_text
+from upstream_patch.measure import graphs
 from upstream_patch.measure.suites import LLAMA_8B, ROWS
 from upstream_patch.records.facts import Fact, current
 
@@ -15,6 +16,7 @@ BEGIN = "<!-- facts:begin small_m -->"
 END = "<!-- facts:end -->"
 HOST = "h200"
 WEIGHTS = tuple(f"{k}x{n}" for k, n in LLAMA_8B)
+CHAINED, CHAINED_ROWS = ("4096x4096", "4096x28672"), 8
 _PROFILED = re.compile(rf"ncu\.{HOST}\.\w+\.b4\.g64\.bf16\.M(\d+)\.ours\.dram_bytes_read")
 
 
@@ -40,17 +42,49 @@ def _where(facts: dict[str, Fact]) -> str:
 
 
 def _benchmarked(facts: dict[str, Fact]) -> str:
-    title = "Cold weights, independent calls that the GPU may overlap: stock -> ours in microseconds (speedup)."
+    title = (
+        f"Cold weights, independent calls that the GPU may overlap{_graphs(facts)}: stock -> ours in microseconds "
+        "(speedup)."
+    )
     rows = {weights: [_times(facts, f"small_m.{HOST}.{weights}.b4.g64.bf16.M{m}") for m in ROWS] for weights in WEIGHTS}
     shown = _markdown(title, ROWS, rows)
-    return shown and shown + _host_cost(facts)
+    return "\n\n".join(part for part in (shown, _chained(facts), _host_cost(facts)) if part) if shown else ""
+
+
+def _graphs(facts: dict[str, Fact]) -> str:
+    """How long MLX's graphs could get, where every benchmark that is used says it."""
+    records = {Path(fact.record_path).stem for one, fact in facts.items() if one.startswith(f"small_m.{HOST}.")}
+    limits = {found.value if (found := facts.get(f"record.{one}.graph_limits")) else "" for one in records}
+    return ", one CUDA graph a sample (MLX's graph limits raised)" if limits == {graphs.RAISED} else ""
+
+
+def _chained(facts: dict[str, Fact]) -> str:
+    """A decode step is a chain, and what waits cannot overlap."""
+    shown = {
+        weights: cell
+        for weights in CHAINED
+        if (cell := _times(facts, f"small_m.{HOST}.{weights}.b4.g64.bf16.M{CHAINED_ROWS}.chain"))
+    }
+    if not shown:
+        return ""
+    cells = ", ".join(f"{weights.replace('x', ' x ')} {cell}" for weights, cell in shown.items())
+    return (
+        f"Each call waiting for the one before, as in decode (M = {CHAINED_ROWS}, with one link kernel a call in both "
+        f"that is not subtracted): {cells}."
+    )
 
 
 def _host_cost(facts: dict[str, Fact]) -> str:
-    stock, ours = _numbers(facts, [f"host.{HOST}.build.{arm}_us" for arm in ("stock", "ours")])
-    if stock is None or ours is None:
-        return ""
-    return f"\n\nBuilding a call in Python costs that machine's host {stock:.1f} -> {ours:.1f} microseconds."
+    """A stale host cost is not shown, and withholds nothing else."""
+    said = []
+    try:
+        for call, what in (("build", "building a call"), ("run", "building and enqueuing it")):
+            stock, ours = _numbers(facts, [f"host.{HOST}.{call}.{arm}_us" for arm in ("stock", "ours")])
+            if stock is not None and ours is not None:
+                said.append(f"{what} {stock:.1f} -> {ours:.1f}")
+    except StaleFact as error:
+        return f"What a call costs the host has no record of today's dispatch: {error.fix}."
+    return f"What a call costs that machine's host in Python, microseconds: {', '.join(said)}." if said else ""
 
 
 def _profiled(facts: dict[str, Fact]) -> str:

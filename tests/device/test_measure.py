@@ -11,7 +11,8 @@ import pytest
 
 from upstream_patch import machine as prober
 from upstream_patch.machine import Machine
-from upstream_patch.measure import inputs
+from upstream_patch.measure import graphs, inputs
+from upstream_patch.measure import timer as timing
 from upstream_patch.measure.probe import launch_floor, read_probe
 from upstream_patch.measure.timer import Timer, paired, plan_ops
 from upstream_patch.problem import Problem
@@ -96,10 +97,14 @@ def test_stock_against_itself_is_one(device: Any, timer: Timer, weights: inputs.
 
     x = make_x(PROBLEM, 1)
     stock = queue_work(mx.quantized_matmul, PROBLEM, x, weights, hot=False)
+    replanned = timer.replanned
     ops = plan_ops(timer, [stock], len(weights.copies))
     times = paired(timer, {"stock": stock, "aa": stock}, ops, rounds=12)
     ratio = statistics.geometric_mean(a / b for a, b in zip(times["stock"], times["aa"], strict=True))
     us = statistics.median(times["stock"])
+    if timer.replanned == replanned:  # the first number was taken: whole passes, and long enough
+        assert ops % len(weights.copies) == 0
+        assert ops * us > 0.9 * timing.LEAST_US
     print(f"\n{PROBLEM.id}: {us:.2f} us over {ops} operations, A/A {ratio:.4f}, {timer.discarded} samples taken again")
     assert 0.98 < ratio < 1.02
     # no faster than the bytes allow at any datasheet's speed, no slower than a sick machine
@@ -137,6 +142,7 @@ def test_the_smoke_suite_makes_checked_rows() -> None:
     body = run_suite("smoke")
     print(f"\nsmoke took {time.perf_counter() - start:.1f} s; {body.notes}")
     assert all(row.check.passed for row in body.rows)
+    assert body.graph_limits == graphs.described() != "default"
     assert {row.fact_stem for row in body.rows} >= {"4096x4096.b4.g64.bf16.M7", "4096x4096.b4.g64.bf16.M7.chain"}
 
 

@@ -1,8 +1,10 @@
-"""Synthetic evidence: records of host ``test``, with numbers that nobody measured, in a root of their own."""
+"""Synthetic evidence: records of host ``test``, numbers nobody measured; and a device on a simulated clock."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from upstream_patch.machine import Gpu, Machine
+from upstream_patch.measure.timer import Timer
 from upstream_patch.problem import Layout, Problem
 from upstream_patch.records.schema import (
     BenchBody,
@@ -148,3 +151,86 @@ class Synthetic:
 @pytest.fixture
 def synthetic(tmp_path: Path) -> Synthetic:
     return Synthetic(SyntheticRoot(tmp_path / "evidence"))
+
+
+@dataclass
+class FakeDevice:
+    """One in-order stream on a simulated clock; times in us. A batch is a list of durations."""
+
+    submit_us: float = 20.0
+    per_op_us: float = 4.0
+    """Host time to enqueue one evaluation, and each operation in it."""
+    gap_us: float = 1.5
+    """Device time between two graphs."""
+    tick_ns: int = 32
+    jitter: float = 0.0
+    stalls: dict[int, float] = field(default_factory=dict)
+    """Number of the submit call -> host us lost in it."""
+    in_flight: int | None = None
+    """Operations after which the host is blocked until the device is idle, as MLX does past 10 graphs."""
+    starved_after: int | None = None
+    """Operations after which each takes 12 us for no reason that the host's clock shows, as seen on an H200."""
+    upload_us: float = 0.0
+    """Device time lost before the first operation of a sample."""
+    pages_us: float = 0.0
+    """Device time lost in the first submit after a read, as where the host took pages of an output along."""
+    pages_gone: bool = False
+    host: float = 0.0
+    free: float = 0.0
+    submits: int = 0
+    holds: list[float] = field(default_factory=list)
+    skew_us: float = 5_000_000.0
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def host_us(self) -> float:
+        return self.host
+
+    def _run(self, us: float) -> tuple[float, float]:
+        start = max(self.free + self.gap_us, self.host)
+        self.free = start + us
+        return start, self.free
+
+    def _ns(self, us: float) -> int:
+        return int((us + self.skew_us) * 1e3) // self.tick_ns * self.tick_ns
+
+    def hold(self, us: float) -> Any:
+        self.host += self.submit_us
+        self.holds.append(us)
+        return tuple(self._ns(t) for t in self._run(us))
+
+    def submit(self, batch: Sequence[Any]) -> None:
+        self.submits += 1
+        lost_us = self.upload_us + (self.pages_us if self.pages_gone else 0.0)
+        self.pages_gone = False
+        for number, us in enumerate(batch):
+            self.host += self.per_op_us
+            if self.in_flight is not None and number == self.in_flight:
+                self.host = max(self.host, self.free)
+            starved = self.starved_after is not None and number >= self.starved_after
+            taken = max(us, 12.0) if starved else us + (0 if number else lost_us)
+            self._run(taken * (1 + self.jitter * self.rng.random()) - self.gap_us)
+        self.host += self.submit_us + self.stalls.get(self.submits, 0.0)
+
+    def stamp(self) -> Any:
+        self.host += self.submit_us
+        return (self._ns(self._run(0.0)[0]),)
+
+    def wait(self) -> None:
+        self.host = max(self.host, self.free) + 30.0
+
+    def read(self, handle: Any) -> tuple[int, ...]:
+        self.pages_gone = True
+        return tuple(handle)
+
+
+@pytest.fixture
+def ready() -> Callable[..., tuple[Timer, FakeDevice]]:
+    """``ready(**about)``: a calibrated timer on a fake device of that make."""
+
+    def make(**about: Any) -> tuple[Timer, FakeDevice]:
+        device = FakeDevice(**about)
+        timer = Timer(device)
+        timer.calibrate()
+        return timer, device
+
+    return make

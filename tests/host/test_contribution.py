@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,6 +14,10 @@ from upstream_patch import kernels, recording
 from upstream_patch.contribution import STAGES, Context, Outcome, Result, Stage, contribution, run_chain, show_summary
 from upstream_patch.correctness import cover as covering
 from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.machine import Gpu
+from upstream_patch.problem import Problem
+from upstream_patch.records import dispatch_hash, kernel_hash
+from upstream_patch.records.schema import HostCost
 
 CHAIN = (
     "doctor",
@@ -171,6 +176,40 @@ def test_without_a_gpu_it_rests_on_the_committed_records_and_says_whose(
     committed, _, not_run = said(context).partition("Nobody has run this yet")
     assert all(f"\n{host} " in committed for host in hosts)
     assert not any(line.split()[0] in hosts and " profile" in line for line in not_run.splitlines()[1:] if line.strip())
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "kernel", "says"),
+    [
+        (True, True, "h200 of 2026-11-01"),
+        (False, True, "h200 of 2026-11-01, host cost STALE: not of today's dispatch"),
+        (False, False, "h200 of 2026-11-01, STALE: the kernel changed since"),
+    ],
+)
+def test_what_is_stale_in_a_record_that_a_stage_rests_on_is_said(
+    context: Context, monkeypatch: pytest.MonkeyPatch, synthetic: Any, dispatch: bool, kernel: bool, says: str
+) -> None:
+    cost = HostCost(
+        call="run",
+        problem=Problem(m=1, n=512, k=512),
+        stock_us=[3.0] * 3,
+        ours_us=[4.0] * 3,
+        dispatch_hash=dispatch_hash.today() if dispatch else None,
+    )
+    today = kernel_hash.identity("small_m")
+    synthetic.write(
+        synthetic.bench([synthetic.bench_row(7)], probe=4400.0).model_copy(update={"host_cost": [cost]}),
+        host="h200",
+        machine=synthetic.machine.model_copy(
+            update={"gpu": Gpu(name="NVIDIA H200", vendor="nvidia", l2_bytes=60_000_000)}
+        ),
+        kernel=today if kernel else today.model_copy(update={"hash": "ab" * 32}),
+        root=context.evidence,
+    )
+    monkeypatch.setattr(recording, "require_cuda", no_gpu)
+    results = run_chain([replace(stage, needs=()) for stage in STAGES if stage.name == "bench"], context)
+    assert results["bench"].outcome is Outcome.RECORDS
+    assert results["bench"].detail.partition(" (here:")[0] == says
 
 
 def test_a_damaged_record_fails_the_check_and_the_draft_is_not_written(context: Context) -> None:

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from upstream_patch.draft import issue, managed
+from upstream_patch.draft import issue, managed, tables
 from upstream_patch.errors import UserError
+from upstream_patch.measure import graphs
+from upstream_patch.problem import Problem
 from upstream_patch.records.facts import Fact, derive
+from upstream_patch.records.schema import GRAPH_LIMITS, HostCost
 
 TEST_HOSTS = ("test", *issue.CUDA_HOSTS)
 FORM = [
@@ -144,7 +147,66 @@ def test_tables_hold_no_sentences(facts: list[Fact]) -> None:
     text = issue.render(facts, TEST_HOSTS)
     for name in ("stock_time", "ours", "profiled", "correctness"):
         lines = [line for line in section(text, name).splitlines() if line and not line.startswith(("|", "####"))]
-        assert [line for line in lines if not re.fullmatch(r"bf16, affine 4-bit, .*, cold weights", line)] == []
+        kinds = "|".join(re.escape(order) for order in tables._ORDER.values())
+        form = rf"bf16, affine 4-bit, .*, cold weights, (?:{kinds})|{re.escape(tables._INTERVAL)}"
+        assert [line for line in lines if not re.fullmatch(form, line)] == []
+
+
+def test_calls_that_wait_for_one_another_have_a_table_of_their_own(synthetic: Any) -> None:
+    rows = [synthetic.bench_row(m) for m in (1, 8)]
+    chained = [
+        row.model_copy(update={"protocol": row.protocol.model_copy(update={"order": "chain"}), "ours_us": [20.0] * 12})
+        for row in rows[1:]
+    ]
+    synthetic.write(synthetic.bench([*rows, *chained]))
+    ours = section(issue.render(derive(synthetic.load(), lambda kernel: "ab" * 32), TEST_HOSTS), "ours")
+    queue, chain = ours.split("each call waits for the one before through a link kernel that both arms run and that")
+    assert "calls that the GPU may overlap" in queue
+    assert re.findall(r"\n\| (\d+) \| 4096 \| 4096 \| (.*?) \| (.*?) \|", queue) == [
+        ("1", "10.0", "10.0"),
+        ("8", "80.0", "10.0"),
+    ]
+    assert re.findall(r"\n\| (\d+) \| 4096 \| 4096 \| (.*?) \| (.*?) \|", chain) == [("8", "80.0", "20.0")]
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (graphs.RAISED, f"may overlap, MLX's graph limits: {graphs.RAISED}, one CUDA graph a sample\n"),
+        ("default", "may overlap, MLX's graph limits: default\n"),
+        (None, "may overlap\n"),
+    ],
+)
+def test_the_graph_limits_are_said(synthetic: Any, limits: str | None, said: str) -> None:
+    notes = [f"{GRAPH_LIMITS}{limits}"] if limits else []
+    synthetic.write(synthetic.bench([synthetic.bench_row(7)]).model_copy(update={"notes": notes}))
+    text = issue.render(derive(synthetic.load(), lambda kernel: "ab" * 32), TEST_HOSTS)
+    assert said in section(text, "ours")
+    assert said in section(text, "stock_time")
+
+
+def test_the_host_cost_of_a_call_and_a_stale_one_withholds_only_itself(synthetic: Any) -> None:
+    costs = [
+        HostCost.model_validate(
+            {
+                "call": call,
+                "problem": Problem(m=1, n=512, k=512),
+                "stock_us": [stock] * 3,
+                "ours_us": [stock + 1] * 3,
+                "dispatch_hash": "12" * 32,
+            }
+        )
+        for call, stock in (("build", 1.25), ("run", 4.5))
+    ]
+    synthetic.write(synthetic.bench([synthetic.bench_row(7)]).model_copy(update={"host_cost": costs}))
+    ours = {
+        today: section(issue.render(derive(synthetic.load(), lambda kernel: "ab" * 32, today * 32), TEST_HOSTS), "ours")
+        for today in ("12", "34")
+    }
+    assert "| build | 1.25 | 2.25 |\n| build and enqueue | 4.50 | 5.50 |\n" in ours["12"]
+    assert "| 7 | 4096 | 4096 | 70.0 | 10.0 |" in ours["34"]
+    assert "host cost of a call: stale, renew it on test with `python -m upstream_patch bench`\n" in ours["34"]
+    assert "2.25" not in ours["34"]
 
 
 def test_a_stale_fact_is_refused_with_what_renews_it(facts: list[Fact], tmp_path: Path) -> None:

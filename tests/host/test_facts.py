@@ -67,6 +67,28 @@ def test_host_cost_facts(synthetic: Any) -> None:
         HostCost(call="run", problem=cost.problem, stock_us=[3.0, 3.2, 3.4], ours_us=[4.5] * 4)
 
 
+@pytest.mark.parametrize(("measured", "stale"), [("12" * 32, False), ("34" * 32, True), (None, True)])
+def test_host_costs_go_stale_with_the_dispatch(synthetic: Any, measured: str | None, stale: bool) -> None:
+    times = [3.0, 3.2, 3.4]
+    cost = HostCost(
+        call="run", problem=Problem(m=1, n=512, k=512), stock_us=times, ours_us=times, dispatch_hash=measured
+    )
+    body = synthetic.bench([synthetic.bench_row(7)]).model_copy(update={"host_cost": [cost]})
+    synthetic.write(body)
+    found = {fact.id: fact for fact in derive(synthetic.load(), lambda kernel: "ab" * 32, "12" * 32)}
+    assert [found[f"host.test.run.{name}_us"].stale for name in ("ours", "extra")] == [stale, stale]
+    assert not found["host.test.run.stock_us"].stale
+    assert not found[f"{STEM}.speedup"].stale
+
+
+def test_the_graph_limits_are_those_of_the_record(synthetic: Any) -> None:
+    body = synthetic.bench([synthetic.bench_row(7)])
+    path = synthetic.write(body.model_copy(update={"notes": ["before", "MLX graph limits: A=1, B=2", "after"]}))
+    assert by_id(synthetic)[f"record.{path.stem}.graph_limits"].value == "A=1, B=2"
+    without = synthetic.write(body, 1)
+    assert f"record.{without.stem}.graph_limits" not in by_id(synthetic)
+
+
 @pytest.mark.parametrize(
     ("recorded", "stale"),
     [
@@ -161,12 +183,12 @@ def test_a_changed_kernel_makes_only_our_facts_stale(synthetic: Any) -> None:
 
 def test_the_newest_that_is_not_stale_wins(synthetic: Any) -> None:
     other = synthetic.kernel.model_copy(update={"hash": NEW})
-    for age, ours, kernel in ((0, 10.0, synthetic.kernel), (1, 8.0, synthetic.kernel), (2, 5.0, other)):
+    for age, ours, kernel in ((0, 30.0, synthetic.kernel), (1, 20.0, synthetic.kernel), (2, 10.0, other)):
         synthetic.write(synthetic.bench([synthetic.bench_row(7, ours_us=[ours] * 12)]), age, kernel=kernel)
-    assert by_id(synthetic)[f"{STEM}.ours_us"].value == 8.0
-    assert by_id(synthetic, today=NEW)[f"{STEM}.ours_us"].value == 5.0
+    assert by_id(synthetic)[f"{STEM}.ours_us"].value == 20.0
+    assert by_id(synthetic, today=NEW)[f"{STEM}.ours_us"].value == 10.0
     none = by_id(synthetic, today="ef" * 32)[f"{STEM}.ours_us"]
-    assert (none.value, none.stale) == (5.0, True)
+    assert (none.value, none.stale) == (10.0, True)
 
 
 def sources(facts: dict[str, Fact], row: str) -> set[str]:

@@ -17,14 +17,15 @@ from rich.console import Console
 import upstream_patch
 from upstream_patch.errors import MissingTool
 from upstream_patch.machine import Gpu, Machine
-from upstream_patch.measure import bench, suites
+from upstream_patch.measure import bench, graphs, suites
 from upstream_patch.measure.checked import WrongResult, make_row, sample_columns
-from upstream_patch.measure.conditions import conditions, throttle_reasons
 from upstream_patch.measure.host_cost import host_costs
 from upstream_patch.measure.mlx_device import MlxDevice
 from upstream_patch.measure.probe import ReadProbe, Shape
 from upstream_patch.measure.suites import Spec, Suite
+from upstream_patch.measure.timer import NotLinear, Timer
 from upstream_patch.problem import Problem
+from upstream_patch.records import dispatch_hash
 from upstream_patch.records.schema import BenchBody, Check, Protocol
 
 mx = pytest.importorskip("mlx.core")
@@ -122,6 +123,7 @@ def test_the_host_cost_of_both_arms_is_paired(simulated: types.ModuleType) -> No
     costs = host_costs(4, calls=5, links=2)
     assert [cost.call for cost in costs] == ["build", "run"]
     assert all(len(cost.stock_us) == len(cost.ours_us) == 4 for cost in costs)
+    assert {cost.dispatch_hash for cost in costs} == {dispatch_hash.today()}
 
 
 def test_a_slow_call_shows_in_the_host_cost(simulated: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +171,8 @@ def test_a_suite_gives_checked_rows_in_order(simulated: types.ModuleType) -> Non
     assert queue.stock_kernels == queue.ours_kernels == []
     assert (seen[0], seen[-1]) == ((0, 60), (60, 60))
     assert any("clock" in note for note in body.notes)
+    assert "0 of 5 rows needed another number of operations a sample than the first that was tried" in body.notes
+    assert body.graph_limits == graphs.described()
     shown = out.getvalue()
     assert "3.00 [3.00, 3.00]" in shown
     assert "FASTER" in shown
@@ -216,6 +220,34 @@ def test_a_row_whose_kernel_did_not_run_is_refused(simulated: types.ModuleType) 
         _run()
 
 
+@pytest.mark.parametrize("step", ["plan_ops", "paired"])
+def test_a_row_that_cannot_be_timed_is_named(
+    simulated: types.ModuleType, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotLinear("not linear")
+
+    monkeypatch.setattr(bench, step, refuse)
+    with pytest.raises(NotLinear, match=rf"^{PROBLEM.id}.*: not linear"):
+        _run()
+
+
+def test_rows_that_needed_another_length_are_counted(
+    simulated: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replan(timer: Timer, arms: Any, copies: int) -> int:
+        timer.replanned += copies == 1  # the hot row
+        return copies
+
+    def floor(_: Any, timer: Timer) -> list[float]:
+        timer.replanned += 1
+        return [0.6]
+
+    monkeypatch.setattr(bench, "plan_ops", replan)
+    monkeypatch.setattr(bench, "launch_floor", floor)
+    assert [note for note in _run().notes if note.startswith("1 of 5 rows needed another number of operations")]
+
+
 def test_a_slow_probe_refuses_the_run(simulated: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     _set_probe(monkeypatch, 4299.0)
     with pytest.raises(bench.SlowProbe, match=r"4299 GB/s, below the 4300 that an h200 must reach"):
@@ -242,41 +274,3 @@ def test_without_cuda_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(mx.cuda, "is_available", lambda: False)
     with pytest.raises(MissingTool, match=r"no CUDA GPU that MLX can use: .*doctor"):
         MlxDevice()
-
-
-def test_conditions_say_what_they_could_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert throttle_reasons(0) == "none"
-    assert throttle_reasons(0x1 | 0x40) == "idle, hardware thermal"
-    assert throttle_reasons(0x4 | 0x8000) == "software power cap, unknown 0x8000"
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert conditions("before") == ["before: clocks and throttling were not captured: nvidia-ml-py is not installed"]
-
-
-class FakeNvml(types.ModuleType):
-    class NVMLError(Exception):
-        pass
-
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
-
-    def __getattr__(self, name: str) -> Any:
-        answers: dict[str, Any] = {
-            "nvmlDeviceGetClockInfo": 1980,
-            "nvmlDeviceGetPowerUsage": 512_300,
-            "nvmlDeviceGetCurrentClocksThrottleReasons": 4,
-            "nvmlDeviceGetComputeRunningProcesses": [types.SimpleNamespace(pid=-1)],
-        }
-        if name == "nvmlDeviceGetTemperature":  # as on GB10, where some readings are not supported
-
-            def refuse(*_: Any) -> Any:
-                raise self.NVMLError("Not Supported")
-
-            return refuse
-        return lambda *_: answers.get(name)
-
-
-def test_conditions_are_one_line_of_readings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
-    assert conditions("after") == [
-        "after: SM 1980 MHz, memory 1980 MHz, temperature unknown (Not Supported), power 512 W, "
-        "throttle reasons software power cap, other programs on the GPU 1"
-    ]

@@ -32,6 +32,10 @@ def test_small_m_holds_every_shape_row_count_and_layout() -> None:
         ("cold", "chain"),
         ("hot", "queue"),
     }
+    chained = [spec.problem for spec in suite("small-m").rows if spec.order == "chain"]
+    assert {(problem.k, problem.n, problem.m) for problem in chained} == {
+        (k, n, m) for k, n in ((4096, 4096), (4096, 28672), (14336, 4096)) for m in (1, 7, 8, 16)
+    }
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -10,6 +10,7 @@ import pytest
 
 from upstream_patch import readme
 from upstream_patch.errors import UserError
+from upstream_patch.measure import graphs
 from upstream_patch.records import store
 from upstream_patch.records.facts import Fact, derive
 
@@ -49,10 +50,43 @@ def test_a_cell_has_stock_ours_and_the_speedup() -> None:
 
 
 def test_what_a_call_costs_the_host_is_said() -> None:
-    costs = [replace(fact(arm, us), id=f"host.h200.build.{arm}_us") for arm, us in (("stock", 0.92), ("ours", 2.88))]
-    assert "a call in Python costs that machine's host 0.9 -> 2.9 microseconds." in readme.fill(EMPTY, FACTS + costs)
+    measured = [("build", "stock", 0.92), ("build", "ours", 2.88), ("run", "stock", 3.1), ("run", "ours", 5.0)]
+    costs = [replace(fact(arm, us), id=f"host.h200.{call}.{arm}_us") for call, arm, us in measured]
+    both = "What a call costs that machine's host in Python, microseconds: building a call 0.9 -> 2.9, building and "
+    assert f"{both}enqueuing it 3.1 -> 5.0." in readme.fill(EMPTY, FACTS + costs)
+    assert "building a call 0.9 -> 2.9.\n" in readme.fill(EMPTY, FACTS + costs[:3])
     assert "costs" not in readme.fill(EMPTY, FACTS + costs[:1])
     assert "costs" not in readme.fill(EMPTY, costs)
+
+
+def test_a_stale_host_cost_withholds_only_itself() -> None:
+    costs = [replace(fact(arm, 2.88), id=f"host.h200.build.{arm}_us", stale=arm == "ours") for arm in ("stock", "ours")]
+    filled = readme.fill(EMPTY, FACTS + costs)
+    assert "1,966.6 -> 90.0 (21.8x)" in filled
+    assert "What a call costs the host has no record of today's dispatch: renew it on h200 with `x`." in filled
+    assert "2.9" not in filled
+
+
+def test_calls_that_wait_for_one_another_are_under_the_table() -> None:
+    def chain(shape: str, stock: float, ours: float) -> list[Fact]:
+        values = {"stock_us": stock, "ours_us": ours, "speedup": stock / ours}
+        stem = f"small_m.h200.{shape}.b4.g64.bf16.M8.chain"
+        return [replace(fact(name, value), id=f"{stem}.{name}") for name, value in values.items()]
+
+    assert "waiting" not in readme.fill(EMPTY, FACTS)
+    filled = readme.fill(EMPTY, [*FACTS, *chain("4096x4096", 60, 8), *chain("4096x28672", 80, 20)])
+    (line,) = [line for line in filled.splitlines() if line.startswith("Each call waiting for the one before")]
+    assert line.endswith("not subtracted): 4096 x 4096 60.0 -> 8.0 (7.5x), 4096 x 28672 80.0 -> 20.0 (4.0x).")
+
+
+@pytest.mark.parametrize(("limits", "said"), [(graphs.RAISED, True), ("default", False), (None, False)])
+def test_raised_graph_limits_are_said_where_the_records_say_so(limits: str | None, said: bool) -> None:
+    """And only where every record in use does."""
+    known = [replace(FACTS[0], id="record.x.graph_limits", value=limits)] if limits else []
+    words = "may overlap, one CUDA graph a sample (MLX's graph limits raised): stock -> ours"
+    assert (words in readme.fill(EMPTY, FACTS + known)) is said
+    other = replace(FACTS[1], record_path="evidence/records/h200/y.json")
+    assert words not in readme.fill(EMPTY, [FACTS[0], other, FACTS[2], *known])
 
 
 def test_before_a_benchmark_the_profiled_calls_are_shown() -> None:

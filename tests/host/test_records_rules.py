@@ -11,6 +11,7 @@ import pytest
 
 from upstream_patch.errors import UserError
 from upstream_patch.machine import Gpu
+from upstream_patch.records import rules
 from upstream_patch.records.scrub import Scrubber, here
 from upstream_patch.records.store import verify
 
@@ -45,6 +46,28 @@ def test_weights_that_fit_the_cache_are_not_cold(synthetic: Any) -> None:
         synthetic.write(synthetic.bench([row.model_copy(update={"protocol": protocol})]), machine=machine)
     hot = protocol.model_copy(update={"cache": "hot"})
     synthetic.write(synthetic.bench([row.model_copy(update={"protocol": hot})]), machine=machine)
+
+
+@pytest.mark.parametrize("arm", ["stock_us", "ours_us", "aa_us"])
+def test_a_speed_that_memory_does_not_have_is_refused(synthetic: Any, arm: str) -> None:
+    """9,437,184 bytes at a probe of 1000 GB/s take 9.44 us."""
+    synthetic.write(synthetic.bench([synthetic.bench_row(1), synthetic.bench_row(2, **{arm: [9.0] * 12})]))
+    fast = synthetic.bench_row(2, **{arm: [8.98] * 12})
+    said = rf"\.json: body\.rows\.1\.{arm}: {fast.fact_stem} would read cold weights at 1\.051 of this run's read probe"
+    with pytest.raises(UserError, match=said):
+        synthetic.write(synthetic.bench([synthetic.bench_row(1), fast]), 1)
+    hot = fast.model_copy(update={"protocol": fast.protocol.model_copy(update={"cache": "hot"})})
+    synthetic.write(synthetic.bench([hot]), 2)
+
+
+def test_a_signed_record_of_an_impossible_speed_does_not_pass(synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The id follows from the content, so who changes a number can sign it again."""
+    monkeypatch.setattr(rules, "MOST_OF_PROBE", 1e9)
+    path = synthetic.write(synthetic.bench([synthetic.bench_row(7, ours_us=[0.1] * 12)]))
+    monkeypatch.undo()
+    (finding,) = verify(synthetic.root)
+    assert (finding.path, finding.field) == (f"evidence/records/test/{path.name}", "body.rows.0.ours_us")
+    assert finding.message.startswith("4096x4096.b4.g64.bf16.M7 would read cold weights at 94.37 of this run's")
 
 
 def test_h200_below_its_floor_is_refused(synthetic: Any, tmp_path: Path) -> None:

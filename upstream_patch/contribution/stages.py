@@ -55,12 +55,15 @@ def _committed(kind: str, context: Context, missing: MissingTool) -> Result:
     from upstream_patch.records import facts, store
 
     records = store.load_all(context.evidence)
-    stale = {fact.record_path for fact in facts.derive(records) if fact.stale}
+    stale = [fact for fact in facts.derive(records) if fact.stale]
+    kernel = {fact.record_path for fact in stale if not fact.id.startswith("host.")}
+    dispatch = {fact.record_path for fact in stale} - kernel
     newest: dict[str, str] = {}
     for loaded in records:
         record = loaded.record
         if record.body.kind == kind:
-            word = ", STALE: the kernel changed since" if loaded.path in stale else ""
+            word = ", STALE: the kernel changed since" if loaded.path in kernel else ""
+            word = ", host cost STALE: not of today's dispatch" if loaded.path in dispatch else word
             newest[record.host] = f"{record.created:%Y-%m-%d}{word}"
     if not newest:
         return Result(Outcome.SKIPPED, f"{missing.what}; no committed record either", missing.fix)

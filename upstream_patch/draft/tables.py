@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby, product
+from pathlib import Path
 
+from upstream_patch.errors import StaleFact
+from upstream_patch.measure import graphs
 from upstream_patch.problem import Problem, parse_problem
 from upstream_patch.records.correctness_facts import KINDS
 from upstream_patch.records.facts import Fact, current
@@ -12,6 +15,15 @@ from upstream_patch.records.facts import Fact, current
 NO_RECORD = "no record"
 _COUNTS = ("cases", "passed", "rows_equal_alone", "written")
 _ERRORS = ("max_norm_error", "stock_max_norm_error", "max_ulp", "stock_max_ulp")
+_AGAINST = (
+    *("M", "N", "K", "stock, us", "ours, us", "stock / ours", "95% interval", "verdict"),
+    *("stock, % of read probe", "ours, % of read probe"),
+)
+_ORDER = {
+    "": "independent calls that the GPU may overlap",
+    ".chain": "each call waits for the one before through a link kernel that both arms run and that is not subtracted",
+}
+_INTERVAL = "95% interval: of the rounds of one run, all of one sample length; not of what differs between those"
 _X_SHAPE = {"mk": "[M, K]", "1mk": "[1, M, K]", "b1k": "[M, 1, K]"}
 
 
@@ -30,6 +42,12 @@ class Sheet:
         self.used[fact_id] = current(fact)
         return fact
 
+    def run(self, fact_id: str, about: str) -> str | None:
+        """What is known about the run that a fact comes from."""
+        fact = self._facts.get(fact_id)
+        about_it = self.get(f"record.{Path(fact.record_path).stem}.{about}") if fact else None
+        return str(about_it.value) if about_it else None
+
     def cell(self, fact_id: str, digits: str = ".1f", scale: float = 1.0) -> str:
         """The value as text, or ``no record``."""
         fact = self.get(fact_id)
@@ -37,8 +55,9 @@ class Sheet:
             return NO_RECORD
         return fact.value if isinstance(fact.value, str) else format(fact.value * scale, digits)
 
-    def problems(self, family: str, host: str) -> list[Problem]:
-        """The problems that have facts of a family on a host; only short ids: cold weights, queued calls."""
+    def problems(self, family: str, host: str, protocol: str = "") -> list[Problem]:
+        """The problems that have facts of a family on a host; with no ``protocol``, an id's suffix (``.chain``), only
+        short ids: cold weights, queued calls."""
         stems = {
             fact_id.split(".", 2)[2].rpartition(".")[0]
             for fact_id in self._facts
@@ -46,9 +65,11 @@ class Sheet:
         }
         problems = []
         for stem in stems:
+            if not stem.endswith(protocol):
+                continue
             try:
-                problems.append(parse_problem(stem.removesuffix(".stock").removesuffix(".ours")))
-            except ValueError:  # .hot, .chain: other protocols, not for these tables
+                problems.append(parse_problem(stem.removesuffix(protocol).removesuffix(".stock").removesuffix(".ours")))
+            except ValueError:  # .hot, .chain: other protocols, not for this table
                 continue
         return sorted(
             set(problems),
@@ -65,47 +86,56 @@ def stock_time(sheet: Sheet, host: str) -> str:
         for k, n in dict.fromkeys((problem.k, problem.n) for problem in problems):
             cells = [sheet.cell(f"small_m.{host}.{_at(problems[0], k, n, m).id}.stock_us") for m in rows_of_x]
             body.append([f"{k} x {n}", *cells])
-        parts.append(f"{_described(problems[0])}\n\n" + markdown(["K x N", *(f"M = {m}, us" for m in rows_of_x)], body))
+        shown = [f"small_m.{host}.{problem.id}" for problem in problems]
+        parts.append(
+            f"{_timed(sheet, problems[0], shown)}\n\n" + markdown(["K x N", *(f"M = {m}, us" for m in rows_of_x)], body)
+        )
     return "\n\n".join(parts) or NO_RECORD
 
 
 def ours_against_stock(sheet: Sheet, host: str) -> str:
-    """One row a problem: both times, the ratio with its interval, the verdict, the share of the read probe."""
+    """One row a problem: both times, the ratio with its interval, the verdict, the share of the read probe.
+
+    Then the same of chained calls, what the times rest on, and what a call costs the host.
+    """
     parts = []
-    for problems in _alike(sheet.problems("small_m", host)):
-        body = []
-        for problem in problems:
-            stem = f"small_m.{host}.{problem.id}"
-            interval = f"{sheet.cell(f'{stem}.speedup_low', '.2f')} to {sheet.cell(f'{stem}.speedup_high', '.2f')}"
-            body.append(
-                [
-                    *(str(size) for size in (problem.m, problem.n, problem.k)),
-                    sheet.cell(f"{stem}.stock_us"),
-                    sheet.cell(f"{stem}.ours_us"),
-                    sheet.cell(f"{stem}.speedup", ".2f"),
-                    NO_RECORD if NO_RECORD in interval else interval,
-                    sheet.cell(f"{stem}.verdict"),
-                    sheet.cell(f"{stem}.stock_read_fraction", ".1%"),
-                    sheet.cell(f"{stem}.read_fraction", ".1%"),
-                ]
-            )
-        header = [
-            "M",
-            "N",
-            "K",
-            "stock, us",
-            "ours, us",
-            "stock / ours",
-            "95% interval",
-            "verdict",
-            "stock, % of read probe",
-            "ours, % of read probe",
-        ]
-        parts.append(f"{_described(problems[0])}\n\n{markdown(header, body)}")
-    probe = [sheet.cell(f"probe.{host}.read_gbps", ".0f"), sheet.cell(f"probe.{host}.launch_floor_us", ".2f")]
+    for protocol in ("", ".chain"):
+        for problems in _alike(sheet.problems("small_m", host, protocol)):
+            stems = [f"small_m.{host}.{problem.id}{protocol}" for problem in problems]
+            body = [_against(sheet, problem, stem) for problem, stem in zip(problems, stems, strict=True)]
+            parts.append(f"{_timed(sheet, problems[0], stems, protocol)}\n\n{markdown(_AGAINST, body)}")
     if not parts:
         return NO_RECORD
-    return "\n\n".join([*parts, markdown(["read probe, GB/s", "empty kernel, us"], [probe])])
+    probe = [sheet.cell(f"probe.{host}.read_gbps", ".0f"), sheet.cell(f"probe.{host}.launch_floor_us", ".2f")]
+    parts += [_INTERVAL, markdown(["read probe, GB/s", "empty kernel, us"], [probe]), _host_cost(sheet, host)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _against(sheet: Sheet, problem: Problem, stem: str) -> list[str]:
+    interval = f"{sheet.cell(f'{stem}.speedup_low', '.2f')} to {sheet.cell(f'{stem}.speedup_high', '.2f')}"
+    return [
+        *(str(size) for size in (problem.m, problem.n, problem.k)),
+        sheet.cell(f"{stem}.stock_us"),
+        sheet.cell(f"{stem}.ours_us"),
+        sheet.cell(f"{stem}.speedup", ".2f"),
+        NO_RECORD if NO_RECORD in interval else interval,
+        sheet.cell(f"{stem}.verdict"),
+        sheet.cell(f"{stem}.stock_read_fraction", ".1%"),
+        sheet.cell(f"{stem}.read_fraction", ".1%"),
+    ]
+
+
+def _host_cost(sheet: Sheet, host: str) -> str:
+    """Of building a call, and of building and enqueuing it. A stale one is not shown and withholds no other table."""
+    body = []
+    for call, what in (("build", "build"), ("run", "build and enqueue")):
+        try:
+            times = [sheet.cell(f"host.{host}.{call}.{arm}_us", ".2f") for arm in ("stock", "ours")]
+        except StaleFact as error:
+            return f"host cost of a call: stale, {error.fix}"
+        if NO_RECORD not in times:
+            body.append([what, *times])
+    return markdown(["host cost of a call", "stock, us", "ours, us"], body) if body else ""
 
 
 def profiled(sheet: Sheet, host: str) -> str:
@@ -164,6 +194,17 @@ def _alike(problems: Sequence[Problem]) -> list[list[Problem]]:
 
 def _at(like: Problem, k: int, n: int, m: int) -> Problem:
     return like.model_copy(update={"k": k, "n": n, "m": m})
+
+
+def _timed(sheet: Sheet, problem: Problem, stems: Sequence[str], protocol: str = "") -> str:
+    """How the rows of a table were timed."""
+    parts = [_described(problem), _ORDER[protocol]]
+    limits = dict.fromkeys(limit for stem in stems if (limit := sheet.run(f"{stem}.stock_us", "graph_limits")))
+    if limits:
+        parts.append(f"MLX's graph limits: {' or '.join(limits)}")
+    if list(limits) == [graphs.RAISED]:
+        parts.append("one CUDA graph a sample")
+    return ", ".join(parts)
 
 
 def _described(problem: Problem) -> str:

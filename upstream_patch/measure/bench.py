@@ -23,7 +23,7 @@ from upstream_patch.measure.suites import Spec, Suite, suite
 from upstream_patch.measure.timer import Timer, TimerError, Work, paired, plan_ops
 from upstream_patch.records import host_id
 from upstream_patch.records.rules import PROBE_FLOOR_GBPS
-from upstream_patch.records.schema import BenchBody, BenchRow, Protocol
+from upstream_patch.records.schema import GRAPH_LIMITS, BenchBody, BenchRow, Protocol
 
 LINKS = 64
 """Links in the sample that says what a link costs."""
@@ -66,6 +66,8 @@ def run_suite(
     floor = launch_floor(device, timer)
     timer.calibrate()  # again at full clocks: this one is subtracted
 
+    timer.replanned = 0  # the floor is no row
+
     bench = _Bench(device, timer, l2_bytes, chosen.rounds, counter(progress, len(chosen.rows) * chosen.rounds))
     body = BenchBody(
         suite=chosen.name,
@@ -74,7 +76,7 @@ def run_suite(
         launch_floor_us=floor,
         host_cost=host_costs(),
         rows=list(_rows(bench, chosen)),
-        notes=[*notes, *conditions("after"), *_environment(device, timer)],
+        notes=[*notes, *conditions("after"), *_environment(device, timer, len(chosen.rows))],
     )
     (console or Console(stderr=True)).print(table(body))
     return body
@@ -136,16 +138,16 @@ def _row(bench: _Bench, spec: Spec, weights: inputs.Weights, seed: int) -> Bench
 
     copies = 1 if hot else len(weights.copies)
     arms = {"stock": work(stock), "ours": work(ours), "aa": work(stock)}
+    link = ""
     try:
         ops_per_sample = plan_ops(bench.timer, [arms["stock"], arms["ours"]], copies)
+        times = paired(bench.timer, arms, ops_per_sample, rounds=bench.rounds, seed=seed, tick=bench.tick)
+        if spec.order == "chain":
+            y = inputs.call(stock, problem, x, weights.copies[0])
+            mx.eval(y)
+            link = f"{bench.timer.median(inputs.link_work(bench.device, x, y), LINKS):.2f}"
     except TimerError as error:
         raise type(error)(f"{spec.id}: {error}") from error
-    times = paired(bench.timer, arms, ops_per_sample, rounds=bench.rounds, seed=seed, tick=bench.tick)
-    link = ""
-    if spec.order == "chain":
-        y = inputs.call(stock, problem, x, weights.copies[0])
-        mx.eval(y)
-        link = f"{bench.timer.median(inputs.link_work(bench.device, x, y), LINKS):.2f}"
     protocol = Protocol(
         cache=spec.cache,
         order=spec.order,
@@ -179,9 +181,10 @@ def timer_text(resolution_ns: int, bracket_us: float, link_us: str = "") -> str:
     )
 
 
-def _environment(device: MlxDevice, timer: Timer) -> list[str]:
+def _environment(device: MlxDevice, timer: Timer, rows: int) -> list[str]:
     return [
         f"device clock steps of {device.resolution_ns} ns, empty bracket {timer.bracket_us:.3f} us, "
         f"{timer.discarded} samples taken again because the host was slower than the hold",
-        f"MLX graph limits: {graphs.described()}",
+        f"{timer.replanned} of {rows} rows needed another number of operations a sample than the first that was tried",
+        f"{GRAPH_LIMITS}{graphs.described()}",
     ]

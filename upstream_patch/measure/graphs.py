@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 LIMITS = {"MLX_MAX_OPS_PER_BUFFER": "4096", "MLX_MAX_MB_PER_BUFFER": "100000"}
 """By default MLX cuts a graph after 30 nodes (on compute capability 9.0), and past about 10 graphs in flight it waits
@@ -12,11 +13,19 @@ _REPORTED = (*LIMITS, "MLX_USE_CUDA_GRAPHS")
 
 def one_graph_a_sample() -> None:
     """Raise MLX's limits for this process, unless the caller's environment sets its own. MLX reads them when it first
-    uses the GPU, so this comes before that."""
+    uses the GPU, so this comes before that.
+
+    They hold for whatever else the process does on the GPU, so for every stage of the main job: when work is submitted
+    changes, not what is computed.
+    """
     for name, value in LIMITS.items():
         os.environ.setdefault(name, value)
 
 
-def described() -> str:
+def described(environment: Mapping[str, str] = os.environ) -> str:
     """The limits in force, for a record."""
-    return ", ".join(f"{name}={os.environ[name]}" for name in _REPORTED if name in os.environ) or "default"
+    return ", ".join(f"{name}={environment[name]}" for name in _REPORTED if name in environment) or "default"
+
+
+RAISED = described(LIMITS)
+"""What a record says that was measured with our limits."""

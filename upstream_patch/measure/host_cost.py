@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from upstream_patch.problem import Problem
+from upstream_patch.records import dispatch_hash
 from upstream_patch.records.schema import HostCost
 
 PROBLEM = Problem(m=1, n=512, k=512)
@@ -60,7 +61,15 @@ def host_costs(rounds: int = 18, *, calls: int = 1000, links: int = 100) -> list
                     times[matmul].append(timed(matmul) * 1e6)
             stock_us, ours_us = times.values()
             costs.append(
-                HostCost.model_validate({"call": name, "problem": PROBLEM, "stock_us": stock_us, "ours_us": ours_us})
+                HostCost.model_validate(
+                    {
+                        "call": name,
+                        "problem": PROBLEM,
+                        "stock_us": stock_us,
+                        "ours_us": ours_us,
+                        "dispatch_hash": dispatch_hash.today(),
+                    }
+                )
             )
     finally:
         gc.enable()

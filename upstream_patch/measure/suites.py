@@ -67,7 +67,7 @@ def _specs(
 
 _SMALL_M = (
     _specs(LLAMA_8B, ROWS, LAYOUTS)
-    + _specs(((4096, 4096), (4096, 28672)), (1, 7, 8), order="chain")
+    + _specs(((4096, 4096), (4096, 28672), (14336, 4096)), (1, 7, 8, 16), order="chain")
     # one copy that every L2 here holds (GB10's is 24 MB); a larger one would not be hot
     + _specs(((4096, 1024), (4096, 4096)), (1, 7, 8), cache="hot")
 )

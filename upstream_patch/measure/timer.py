@@ -26,12 +26,15 @@ from upstream_patch.errors import UserError
 Work = Callable[[int], Sequence[Any]]
 """``work(n)`` builds n operations without running them, and returns what has to be enqueued, in order."""
 
-SAMPLE_US = 1000.0
-"""A sample lasts at least this long, so that a tick of the device clock (up to 1 us) is below 0.1 %, and the start of a
-graph (about 13 us on an H200, in both arms) below 1.5 %."""
-SHARES = (1.0, 2.0, 4.0, 0.5, 0.25, 0.125)
-"""Lengths of a sample that are tried, of SAMPLE_US."""
-LINEAR = 0.05
+SAMPLE_US = 3000.0
+"""What a sample of the fastest arm should last: a tick of the device clock (up to 1 us) is then below 0.1 % of it, and
+the start of a graph (about 13 us on an H200, in both arms) below 0.5 %. A sample is shorter where MAX_OPS, the slowest
+arm, the host or the device does not let it be so long; then such costs weigh more, up to what LINEAR lets through."""
+SLOWEST_US, LEAST_US = 60_000.0, 2000.0
+"""A sample of the slowest arm should not last longer than the first, while the fastest arm's still lasts the second."""
+SHARES = (1.0, 2.0, 0.5, 0.25, 0.125, 0.0625)
+"""Lengths of a sample that are tried, as shares of the three above."""
+LINEAR = 0.03
 """Half the operations must take half the time, within this share of it (and within a clock tick a sample)."""
 MAX_OPS = 1024
 ATTEMPTS = 6
@@ -49,6 +52,10 @@ class TimerError(UserError):
 
 class HostTooSlow(TimerError):
     """The host could not enqueue a sample before the hold ended, however long the hold was."""
+
+
+class TooShort(TimerError):
+    """A sample was no longer than an empty one: it needs more operations."""
 
 
 class NotLinear(TimerError):
@@ -100,6 +107,8 @@ class Timer:
     bracket_us: float = 0.0
     discarded: int = 0
     """Samples thrown away because the host was slower than the hold."""
+    replanned: int = 0
+    """How often ``plan_ops`` had to take another number of operations than its first."""
     _hold_us: float = field(default=FIRST_HOLD_US, repr=False)
 
     def calibrate(self, samples: int = 21) -> float:
@@ -155,7 +164,7 @@ class Timer:
             raise ValueError("a sample needs at least one operation")
         left = self.sample(work, ops).device_us - self.bracket_us
         if left <= 0:
-            raise TimerError(
+            raise TooShort(
                 f"{ops} operations took no longer than an empty sample ({self.bracket_us:.2f} us): time more per sample"
             )
         return left / ops
@@ -166,37 +175,57 @@ class Timer:
         return statistics.median(self.per_op(work, ops) for _ in range(samples))
 
 
-def plan_ops(timer: Timer, arms: Sequence[Work], copies: int, *, sample_us: float = SAMPLE_US) -> int:
+def plan_ops(timer: Timer, arms: Sequence[Work], copies: int) -> int:
     """How many operations a sample of these arms needs; the same number for all.
 
-    Enough that the fastest arm lasts ``sample_us``, and at least two; rounded up to whole passes over the weight copies
-    unless that is more than MAX_OPS. Half of them must take half the time: where a cost of the sample itself shows (a
-    graph's start), more are tried, then fewer, where the host cannot enqueue so many or the device waits for something
-    in them; those may end within a pass. The rotation goes on across samples, so the weights stay cold even then.
-    Raises NotLinear or HostTooSlow when no number is left.
+    Enough that the fastest arm lasts SAMPLE_US, less where the slowest would last too long, and at least two; rounded
+    up to whole passes over the weight copies unless that is more than MAX_OPS. Half of them must take half the time:
+    where a cost of the sample itself shows (a graph's start), more are tried, then fewer, where the host cannot enqueue
+    so many or the device waits for something in them; those may end within a pass. The rotation goes on across samples,
+    so the weights stay cold even then. No number is judged twice. Raises NotLinear, HostTooSlow or TooShort when none
+    is left.
     """
-    failed: TimerError | None = None
+    failed: dict[int, TimerError] = {}
     for share in SHARES:
+        ops = _enough_ops(timer, arms, max(1, round(copies * min(1.0, share))), share, failed)
+        if ops in failed:
+            continue
         try:
-            ops = _enough_ops(timer, arms, max(1, round(copies * min(1.0, share))), sample_us * share)
             for arm in arms:
                 _require_linear(timer, arm, ops)
+        except (HostTooSlow, NotLinear, TooShort) as error:
+            failed[ops] = error
+        else:
+            timer.replanned += bool(failed)
             return ops
-        except (HostTooSlow, NotLinear) as error:
-            failed = error
-    assert failed is not None
-    raise failed
+    raise list(failed.values())[-1]
 
 
-def _enough_ops(timer: Timer, arms: Sequence[Work], step: int, sample_us: float) -> int:
-    """A multiple of ``step``, at most MAX_OPS or one step, with which the fastest arm lasts ``sample_us``."""
+def _enough_ops(timer: Timer, arms: Sequence[Work], step: int, share: float, failed: dict[int, TimerError]) -> int:
+    """A multiple of ``step``, at most MAX_OPS or one step, that is long enough for a ``share`` of the lengths.
+
+    Where that number cannot be timed, or none is long enough to be, the last one tried; ``failed`` then says why.
+    """
     most, ops = max(step, MAX_OPS // step * step), step * math.ceil(2 / step)
-    while True:
-        fastest = min(timer.median(arm, ops, 1) for arm in arms)
-        if ops == most or ops * fastest >= 0.99 * sample_us:
-            return ops
+    while not isinstance(failed.get(ops), HostTooSlow | TooShort):
+        try:
+            times = [timer.median(arm, ops, 1) for arm in arms]
+        except HostTooSlow as error:
+            failed[ops] = error
+            break
+        except TooShort as error:
+            if ops == most:
+                failed[ops] = error
+                break
+            ops = min(most, 2 * ops)
+            continue
+        fastest, slowest = min(times), max(times)
+        wanted = share * min(SAMPLE_US / fastest, max(SLOWEST_US / slowest, LEAST_US / fastest))
+        if ops == most or ops >= 0.99 * wanted:
+            break
         # a few operations seem slower than many: what they are short of shows only with more of them
-        ops = min(most, max(ops + step, math.ceil(sample_us / fastest / step) * step))
+        ops = min(most, math.ceil(wanted / step) * step)
+    return ops
 
 
 def _require_linear(timer: Timer, work: Work, ops: int) -> None:

@@ -13,7 +13,7 @@ from upstream_patch import kernels
 from upstream_patch.errors import StaleFact
 from upstream_patch.kernels.tuning import DEVICE_CLASSES
 from upstream_patch.problem import Problem
-from upstream_patch.records import canonical, kernel_hash, rules, stats
+from upstream_patch.records import canonical, dispatch_hash, kernel_hash, rules, stats
 from upstream_patch.records.correctness_facts import matrix_values
 from upstream_patch.records.ncu_facts import UNITS, launch_values
 from upstream_patch.records.schema import BenchBody, BenchRow, CaseResult, CorrectnessBody, HostCost, NcuLaunch, Record
@@ -31,7 +31,7 @@ _INSTANCE = re.compile(r"small_m_(?:bf16|f16)(?:_[rwsb]\d+){4}")
 
 @dataclass(frozen=True)
 class Fact:
-    """One derived value. ``stale``: it is about our kernel, and the kernel is not today's."""
+    """One derived value. ``stale``: it is about our kernel or our dispatch, and that is not today's."""
 
     id: str
     value: float | str
@@ -61,8 +61,8 @@ class _Row:
 
     id: str
     values: tuple[_Value, ...]
-    retuned: bool = False
-    """The kernel that ran is not the instance that this problem takes today."""
+    outdated: bool = False
+    """What ran is not what runs today: the problem takes another instance of the kernel, or the dispatch changed."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,15 @@ class _Speed:
     judgement: stats.Judgement
 
 
-def derive(records: Sequence[LoadedRecord], today: Callable[[str], str] | None = None) -> list[Fact]:
+def derive(
+    records: Sequence[LoadedRecord], today: Callable[[str], str] | None = None, dispatch: str | None = None
+) -> list[Fact]:
     """Every fact of the records, in the order of their ids.
 
     Several records may hold one row (a problem's benchmark, its profile, a dtype's correctness). All facts of a row
     come from one of them: the newest in which what is said about our kernel is not stale, or else the newest.
     A correctness record that holds a part of the matrix of an older one gives none. ``today`` maps a kernel's name to
-    its hash now; it is given only in tests.
+    its hash now, ``dispatch`` is our dispatch's; they are given only in tests.
     """
     kept: dict[str, list[Fact]] = {}
     up_to_date: set[str] = set()
@@ -88,8 +90,8 @@ def derive(records: Sequence[LoadedRecord], today: Callable[[str], str] | None =
         if rules.part_of_matrix(record, [other.record for other in ordered]):
             continue
         changed = record.kernel is not None and (today or _hash_today)(record.kernel.name) != record.kernel.hash
-        for row in _rows(record, speeds):
-            stale = changed or row.retuned
+        for row in _rows(record, speeds, dispatch or dispatch_hash.today()):
+            stale = changed or row.outdated
             fresh = not stale and any(value.ours for value in row.values)
             if row.id in up_to_date and not fresh:
                 continue
@@ -116,7 +118,7 @@ def current(fact: Fact) -> Fact:
     """The fact itself. Raises StaleFact, with the command that renews it, when it is stale."""
     if fact.stale:
         raise StaleFact(
-            f"fact {fact.id} is stale, the kernel or its tuning changed since {fact.record_path}",
+            f"fact {fact.id} is stale, today's kernel, tuning or dispatch is not that of {fact.record_path}",
             f"renew it on {fact.host} with `{fact.command}`",
         )
     return fact
@@ -163,7 +165,7 @@ def _speeds(records: Sequence[LoadedRecord]) -> dict[tuple[str, int], _Speed]:
     }
 
 
-def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed]) -> Iterator[_Row]:
+def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: str) -> Iterator[_Row]:
     body, host = record.body, record.host
     yield _Row(f"record.{record.id}", tuple(_about_the_run(record)))
     if isinstance(body, BenchBody):
@@ -172,7 +174,7 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed]) -> Iterator[
         yield _Row(f"probe.{host}", (_Value(f"probe.{host}.read_gbps", probe, "GB/s"), floor))
         for cost in body.host_cost:
             stem = f"host.{host}.{cost.call}"
-            yield _Row(stem, tuple(_host_cost(stem, cost)))
+            yield _Row(stem, tuple(_host_cost(stem, cost)), cost.dispatch_hash != dispatch)
         for index, row in enumerate(body.rows):
             if row.check.passed:
                 stem = f"small_m.{host}.{row.fact_stem}"
@@ -270,6 +272,7 @@ def _about_the_run(record: Record) -> Iterator[_Value]:
         "commit": record.versions.get("commit"),
         "command": record.command,
         "kernel_hash": record.kernel and record.kernel.hash,
+        "graph_limits": record.body.graph_limits if isinstance(record.body, BenchBody) else None,
     }
     for name, text in about.items():
         if text:

@@ -15,6 +15,8 @@ PROBE_FLOOR_GBPS = {"h200": 4300.0}
 PROBE_SHARE_OF_BEST = 0.98
 CACHE_MULTIPLE = 3
 """Cold copies must exceed this many last-level caches."""
+MOST_OF_PROBE = 1.05
+"""Cold weights cannot be read much faster than this share of what the read probe of the same run reached."""
 LEAST_CASES = 400
 """Fewer correctness cases on one of ``HOSTS`` are a part of the matrix."""
 SHARE_OF_MATRIX = 0.9
@@ -137,6 +139,15 @@ def _bench(record: Record, body: BenchBody) -> Iterator[Violation]:
                     f"{where}.protocol.copies",
                     f"{row.protocol.copies} copies are {held} bytes: cold needs more than {CACHE_MULTIPLE} x {cache}",
                 )
+        if row.protocol.cache == "cold":
+            for name, times in (("stock_us", row.stock_us), ("ours_us", row.ours_us), ("aa_us", row.aa_us)):
+                fraction = row.problem.packed_bytes / (median(times) * 1e3) / probe
+                if fraction > MOST_OF_PROBE:
+                    yield (
+                        f"{where}.{name}",
+                        f"{row.fact_stem} would read cold weights at {fraction:.4g} of this run's read probe, above "
+                        f"{MOST_OF_PROBE}: no such speed is possible",
+                    )
 
 
 def _twice(where: str, keys: Sequence[Hashable], what: str = "says again what is in") -> Iterator[Violation]:

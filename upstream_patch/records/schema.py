@@ -16,6 +16,8 @@ from upstream_patch.problem import Problem
 SCHEMA_VERSION = 1
 REPEATS = 20
 """A right result comes out the same, bit for bit, this many times more."""
+GRAPH_LIMITS = "MLX graph limits: "
+"""How the note of a benchmark begins that says how long MLX's CUDA graphs could get."""
 Arm = Literal["stock", "ours"]
 Cache = Literal["cold", "hot"]
 Order = Literal["queue", "chain"]
@@ -140,6 +142,8 @@ class HostCost(Model):
     problem: Problem
     stock_us: Samples
     ours_us: Samples
+    dispatch_hash: Sha256 | None = None
+    """Of the code that ran before our kernel was launched (``records.dispatch_hash``)."""
 
     @model_validator(mode="after")
     def _paired(self) -> HostCost:
@@ -159,7 +163,13 @@ class BenchBody(Model):
     host_cost: list[HostCost] = []
     rows: list[BenchRow]
     notes: list[str] = []
-    """What the machine did during the run: throttling, clocks, other processes."""
+    """What the machine did during the run: throttling, clocks, other processes; and MLX's graph limits."""
+
+    @property
+    def graph_limits(self) -> str | None:
+        """``default``, or the variables that set them; None where no note says."""
+        found = [note.removeprefix(GRAPH_LIMITS) for note in self.notes if note.startswith(GRAPH_LIMITS)]
+        return found[0] if found else None
 
 
 class Metric(Model):
