@@ -46,10 +46,10 @@ def test_a_stall_that_is_small_against_the_sample_is_allowed(ready: Any) -> None
 
 
 def test_a_cost_of_the_sample_itself_gets_more_operations(ready: Any) -> None:
-    timer, _ = ready(upload_us=140.0)
+    timer, _ = ready(upload_us=180.0)
     ops = plan_ops(timer, [work(10.0)], copies=200)
     assert ops == 600, "400 are enough for the first length; for twice that whole passes, not pairs of passes"
-    assert timer.per_op(work(10.0), ops) == pytest.approx(10.0, rel=0.03)
+    assert timer.per_op(work(10.0), ops) == pytest.approx(10.0, rel=0.04)
     assert timer.replanned == 1
 
 

@@ -34,7 +34,7 @@ SLOWEST_US, LEAST_US = 60_000.0, 2000.0
 """A sample of the slowest arm should not last longer than the first, while the fastest arm's still lasts the second."""
 SHARES = (1.0, 2.0, 0.5, 0.25, 0.125, 0.0625)
 """Lengths of a sample that are tried, as shares of the three above."""
-LINEAR = 0.05
+LINEAR = 0.04
 """Half the operations must take half the time, within this share of it (and within a clock tick a sample)."""
 MAX_OPS = 1024
 ATTEMPTS = 6
