@@ -32,7 +32,7 @@ class Suite:
     name: str
     purpose: str
     rows: tuple[Spec, ...]
-    rounds: int = 12
+    rounds: int = 6
     """A multiple of 6: every order of the three arms comes equally often."""
 
 
