@@ -26,13 +26,13 @@ from upstream_patch.errors import UserError
 Work = Callable[[int], Sequence[Any]]
 """``work(n)`` builds n operations without running them, and returns what has to be enqueued, in order."""
 
-SAMPLE_US = 1500.0
+SAMPLE_US = 3000.0
 """What a sample of the fastest arm should last: a tick of the device clock (up to 1 us) is then below 0.1 % of it, and
-the start of a graph (about 16 us on an H200, in both arms) about 1 %. A sample is shorter where MAX_OPS, the slowest
+the start of a graph (about 16 us on an H200, in both arms) about 0.5 %. A sample is shorter where MAX_OPS, the slowest
 arm, the host or the device does not let it be so long; then such costs weigh more, up to what LINEAR lets through."""
-SLOWEST_US, LEAST_US = 30_000.0, 1000.0
+SLOWEST_US, LEAST_US = 60_000.0, 2000.0
 """A sample of the slowest arm should not last longer than the first, while the fastest arm's still lasts the second."""
-SHARES = (1.0, 2.0, 0.5, 0.25, 0.125, 0.0625)
+SHARES = (1.0, 2.0, 4.0, 0.5, 0.25, 0.125, 0.0625)
 """Lengths of a sample that are tried, as shares of the three above."""
 LINEAR = 0.04
 """Half the operations must take half the time, within this share of it (and within a clock tick a sample)."""
