@@ -58,10 +58,13 @@ def record_bench(command: str, suite: str, evidence: Root = EVIDENCE) -> Stored:
     """One benchmark suite; every row's result is checked in the same run."""
     require_cuda()
     from upstream_patch.measure.bench import run_suite
+    from upstream_patch.measure.suites import suite as known
 
     with bar(f"bench {suite}") as advance:
         body = run_suite(suite, progress=advance)
-    return Stored(_store(body, command, evidence), f"suite {suite}, {len(body.rows)} rows")
+    left_out = len(known(suite).rows) - len(body.rows)
+    detail = f"suite {suite}, {len(body.rows)} rows" + (f", {left_out} left out (see its notes)" if left_out else "")
+    return Stored(_store(body, command, evidence), detail)
 
 
 def record_profile(command: str, evidence: Root = EVIDENCE) -> Stored:

@@ -18,6 +18,7 @@ import upstream_patch
 from upstream_patch.errors import MissingTool
 from upstream_patch.machine import Gpu, Machine
 from upstream_patch.measure import bench, graphs, suites
+from upstream_patch.measure import timer as timing
 from upstream_patch.measure.checked import WrongResult, make_row, sample_columns
 from upstream_patch.measure.host_cost import host_costs
 from upstream_patch.measure.mlx_device import MlxDevice
@@ -230,6 +231,26 @@ def test_a_row_that_cannot_be_timed_is_named(
     monkeypatch.setattr(bench, step, refuse)
     with pytest.raises(NotLinear, match=rf"^{PROBLEM.id}.*: not linear"):
         _run()
+
+
+def test_a_row_that_cannot_be_timed_costs_no_other_its_place(
+    simulated: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = timing.plan_ops
+
+    def refuse_hot(timer: Timer, arms: Any, copies: int) -> int:
+        if copies == 1:
+            raise NotLinear("not linear")
+        return real(timer, arms, copies)
+
+    monkeypatch.setattr(bench, "plan_ops", refuse_hot)
+    out = io.StringIO()
+    body = _run(Console(file=out, width=160))
+    assert [row.fact_stem for row in body.rows] == [
+        spec.id for spec in suites.SUITES["tiny"].rows if spec.cache == "cold"
+    ]
+    assert body.notes[-1] == f"left out: {PROBLEM.id}.hot: not linear"
+    assert body.notes[-1] in out.getvalue()
 
 
 def test_rows_that_needed_another_length_are_counted(

@@ -28,7 +28,7 @@ def test_fewer_operations_than_copies_where_more_do_not_work(ready: Any) -> None
 
 
 def test_a_stall_in_every_sample_is_refused(ready: Any) -> None:
-    timer, _ = ready(upload_us=300.0)
+    timer, _ = ready(upload_us=900.0)
     with pytest.raises(NotLinear, match="nothing was measured"):
         plan_ops(timer, [work(76.0)], copies=2)
 
@@ -46,10 +46,10 @@ def test_a_stall_that_is_small_against_the_sample_is_allowed(ready: Any) -> None
 
 
 def test_a_cost_of_the_sample_itself_gets_more_operations(ready: Any) -> None:
-    timer, _ = ready(upload_us=140.0)
+    timer, _ = ready(upload_us=180.0)
     ops = plan_ops(timer, [work(10.0)], copies=200)
     assert ops == 600, "400 are enough for the first length; for twice that whole passes, not pairs of passes"
-    assert timer.per_op(work(10.0), ops) == pytest.approx(10.0, rel=0.03)
+    assert timer.per_op(work(10.0), ops) == pytest.approx(10.0, rel=0.04)
     assert timer.replanned == 1
 
 
@@ -63,7 +63,7 @@ def test_no_number_of_operations_is_judged_twice(ready: Any, monkeypatch: pytest
     monkeypatch.setattr(timing, "_require_linear", refuse)
     timer, _ = ready()
     with pytest.raises(NotLinear):
-        plan_ops(timer, [work(2.0)], copies=1)  # MAX_OPS already at the first length
+        plan_ops(timer, [work(1.0)], copies=1)  # MAX_OPS already at the first length
     assert judged[0] == timing.MAX_OPS
     assert len(judged) == len(set(judged)) > 2
 
@@ -101,7 +101,8 @@ def test_a_first_estimate_that_is_too_slow_does_not_stay(ready: Any) -> None:
 
 def test_the_most_operations_are_whole_passes(ready: Any) -> None:
     timer, _ = ready()
-    assert plan_ops(timer, [work(2.0)], copies=81) == 972
+    assert plan_ops(timer, [work(1.0)], copies=81) == 972
+    assert plan_ops(timer, [work(0.5)], copies=1, most=2048) == 2048
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -69,16 +69,21 @@ def run_suite(
     timer.replanned = 0  # the floor is no row
 
     bench = _Bench(device, timer, l2_bytes, chosen.rounds, counter(progress, len(chosen.rows) * chosen.rounds))
+    host_cost = host_costs()
+    rows, left_out = _rows(bench, chosen)
     body = BenchBody(
         suite=chosen.name,
         probe_gbps=probe.gbps,
         probe_bytes=probe.bytes,
         launch_floor_us=floor,
-        host_cost=host_costs(),
-        rows=list(_rows(bench, chosen)),
-        notes=[*notes, *conditions("after"), *_environment(device, timer, len(chosen.rows))],
+        host_cost=host_cost,
+        rows=rows,
+        notes=[*notes, *conditions("after"), *_environment(device, timer, len(rows)), *left_out],
     )
-    (console or Console(stderr=True)).print(table(body))
+    console = console or Console(stderr=True)
+    console.print(table(body))
+    for line in left_out:
+        console.print(line, style="red", markup=False)
     return body
 
 
@@ -98,14 +103,18 @@ def _probe(device: MlxDevice, timer: Timer, machine: Machine) -> ReadProbe:
     return probe
 
 
-def _rows(bench: _Bench, chosen: Suite) -> Iterator[BenchRow]:
-    """Rows in the suite's order, weights made once for neighbours that share them."""
+def _rows(bench: _Bench, chosen: Suite) -> tuple[list[BenchRow], list[str]]:
+    """Rows in the suite's order, weights made once for neighbours that share them; and why others are left out.
+
+    A row that cannot be timed costs no other one its place. Raises TimerError when none can be.
+    """
     import mlx.core as mx
 
     def key(spec: Spec) -> str:
         return spec.problem.weights_id
 
     measured: dict[str, BenchRow] = {}
+    failed: list[TimerError] = []
     for number, (_, specs) in enumerate(groupby(sorted(chosen.rows, key=key), key=key)):
         group = list(specs)
         mx.clear_cache()
@@ -113,9 +122,14 @@ def _rows(bench: _Bench, chosen: Suite) -> Iterator[BenchRow]:
             group[0].problem, inputs.cold_copies(group[0].problem, bench.l2_bytes), seed=1000 + number
         )
         for spec in group:
-            measured[spec.id] = _row(bench, spec, weights, seed=number)
+            try:
+                measured[spec.id] = _row(bench, spec, weights, seed=number)
+            except TimerError as error:
+                failed.append(error)
         del weights
-    yield from (measured[spec.id] for spec in chosen.rows)
+    if not measured:
+        raise failed[0]
+    return [measured[spec.id] for spec in chosen.rows if spec.id in measured], [f"left out: {one}" for one in failed]
 
 
 def _row(bench: _Bench, spec: Spec, weights: inputs.Weights, seed: int) -> BenchRow:

@@ -14,6 +14,8 @@ PROBE_BYTES = 1 << 32
 """About 1 ms on an H200, so that start and tail of the one kernel are below 0.5 %. One read a sample: MLX would let two
 run side by side over the same data, and the cache would serve half of it."""
 SAMPLES = 15
+FLOOR_OPS = 2048
+"""Empty kernels in a sample at most: so many that the start of their graph is a few percent of them."""
 
 # Every thread keeps UNROLL independent 16-byte loads in flight. A block takes whole tiles of blockDim * UNROLL vectors,
 # grid-stride. One word a warp is written, so no load can be dropped.
@@ -100,7 +102,7 @@ def read_probe(
 
 def launch_floor(device: MlxDevice, timer: Timer, *, samples: int = SAMPLES) -> list[float]:
     """us per empty kernel, one entry a sample, under the same timer and in a queue."""
-    ops = plan_ops(timer, [device.empty], 1)
+    ops = plan_ops(timer, [device.empty], 1, FLOOR_OPS)
     return [timer.per_op(device.empty, ops) for _ in range(samples)]
 
 

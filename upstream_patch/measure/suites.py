@@ -32,7 +32,7 @@ class Suite:
     name: str
     purpose: str
     rows: tuple[Spec, ...]
-    rounds: int = 18
+    rounds: int = 12
     """A multiple of 6: every order of the three arms comes equally often."""
 
 

@@ -28,13 +28,13 @@ Work = Callable[[int], Sequence[Any]]
 
 SAMPLE_US = 3000.0
 """What a sample of the fastest arm should last: a tick of the device clock (up to 1 us) is then below 0.1 % of it, and
-the start of a graph (about 13 us on an H200, in both arms) below 0.5 %. A sample is shorter where MAX_OPS, the slowest
+the start of a graph (about 16 us on an H200, in both arms) about 0.5 %. A sample is shorter where MAX_OPS, the slowest
 arm, the host or the device does not let it be so long; then such costs weigh more, up to what LINEAR lets through."""
 SLOWEST_US, LEAST_US = 60_000.0, 2000.0
 """A sample of the slowest arm should not last longer than the first, while the fastest arm's still lasts the second."""
-SHARES = (1.0, 2.0, 0.5, 0.25, 0.125, 0.0625)
+SHARES = (1.0, 2.0, 4.0, 0.5, 0.25, 0.125, 0.0625)
 """Lengths of a sample that are tried, as shares of the three above."""
-LINEAR = 0.03
+LINEAR = 0.04
 """Half the operations must take half the time, within this share of it (and within a clock tick a sample)."""
 MAX_OPS = 1024
 ATTEMPTS = 6
@@ -175,11 +175,11 @@ class Timer:
         return statistics.median(self.per_op(work, ops) for _ in range(samples))
 
 
-def plan_ops(timer: Timer, arms: Sequence[Work], copies: int) -> int:
+def plan_ops(timer: Timer, arms: Sequence[Work], copies: int, most: int = MAX_OPS) -> int:
     """How many operations a sample of these arms needs; the same number for all.
 
     Enough that the fastest arm lasts SAMPLE_US, less where the slowest would last too long, and at least two; rounded
-    up to whole passes over the weight copies unless that is more than MAX_OPS. Half of them must take half the time:
+    up to whole passes over the weight copies unless that is more than ``most``. Half of them must take half the time:
     where a cost of the sample itself shows (a graph's start), more are tried, then fewer, where the host cannot enqueue
     so many or the device waits for something in them; those may end within a pass. The rotation goes on across samples,
     so the weights stay cold even then. No number is judged twice. Raises NotLinear, HostTooSlow or TooShort when none
@@ -187,7 +187,7 @@ def plan_ops(timer: Timer, arms: Sequence[Work], copies: int) -> int:
     """
     failed: dict[int, TimerError] = {}
     for share in SHARES:
-        ops = _enough_ops(timer, arms, max(1, round(copies * min(1.0, share))), share, failed)
+        ops = _enough_ops(timer, arms, max(1, round(copies * min(1.0, share))), share, failed, most)
         if ops in failed:
             continue
         try:
@@ -201,12 +201,14 @@ def plan_ops(timer: Timer, arms: Sequence[Work], copies: int) -> int:
     raise list(failed.values())[-1]
 
 
-def _enough_ops(timer: Timer, arms: Sequence[Work], step: int, share: float, failed: dict[int, TimerError]) -> int:
-    """A multiple of ``step``, at most MAX_OPS or one step, that is long enough for a ``share`` of the lengths.
+def _enough_ops(
+    timer: Timer, arms: Sequence[Work], step: int, share: float, failed: dict[int, TimerError], limit: int
+) -> int:
+    """A multiple of ``step``, at most ``limit`` or one step, that is long enough for a ``share`` of the lengths.
 
     Where that number cannot be timed, or none is long enough to be, the last one tried; ``failed`` then says why.
     """
-    most, ops = max(step, MAX_OPS // step * step), step * math.ceil(2 / step)
+    most, ops = max(step, limit // step * step), step * math.ceil(2 / step)
     while not isinstance(failed.get(ops), HostTooSlow | TooShort):
         try:
             times = [timer.median(arm, ops, 1) for arm in arms]
