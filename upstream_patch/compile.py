@@ -89,7 +89,7 @@ def compile_all(
         raise UserError(f"no architecture {', '.join(unknown)}; known: {', '.join(sorted(compiler.archs))}")
     if variants is None and (foreign := [arch for arch in archs if not kernels.variants(arch)]):
         raise UserError(f"no kernel is launched on {', '.join(foreign)}; known: {', '.join(kernels.ARCHS)}")
-    jobs = [(variant, arch) for arch in archs for variant in (variants or kernels.variants(arch))]
+    jobs = [(variant, arch) for arch in archs for variant in (variants or kernels.build_variants(arch))]
     results: list[CompileResult] = []
     # NVRTC is called through ctypes, which lets go of the interpreter's lock meanwhile.
     with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:

@@ -18,7 +18,6 @@ import mlx.core as mx
 
 from upstream_patch import kernels, machine, routing
 from upstream_patch.errors import MissingTool
-from upstream_patch.kernels.tuning import GROUP
 from upstream_patch.problem import DType, Problem
 
 stock_quantized_matmul = mx.quantized_matmul
@@ -73,7 +72,7 @@ def quantized_matmul(
     *,
     stream: Any = None,
 ) -> mx.array:
-    """``mx.quantized_matmul`` that reads 4-bit weights once for all rows.
+    """``mx.quantized_matmul`` that reads the weights once for all rows.
 
     x: [..., K]; w: [N, K * bits / 32] uint32; scales, biases: [N, K / group_size]; result [..., N]. Our kernel takes
     4-bit affine weights of group size 64, bfloat16 or float16, 1 to 16 rows over all leading axes, on CUDA; MLX's own
@@ -129,15 +128,21 @@ def quantized_matmul(
 
 
 def small_m_call(
-    x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, *, init_value: float | None = None
+    x: mx.array,
+    w: mx.array,
+    scales: mx.array,
+    biases: mx.array,
+    *,
+    group_size: int = 64,
+    bits: int = 4,
+    init_value: float | None = None,
 ) -> mx.array:
     """Our kernel itself on the default stream, for tests: no fall-back. ``init_value`` fills the output beforehand.
 
     Raises ValueError where the kernel does not take the arguments.
     """
-    problem = _problem(
-        (x.shape, w.shape, scales.shape, biases.shape, GROUP, 4), (x.dtype, w.dtype, scales.dtype, biases.dtype)
-    )
+    key = x.shape, w.shape, scales.shape, biases.shape, group_size, bits
+    problem = _problem(key, (x.dtype, w.dtype, scales.dtype, biases.dtype))
     device = capability()
     if problem is None or device is None or not routing.takes_small_m(problem, device):
         raise ValueError("the small-M kernel does not take these arguments here")
@@ -241,7 +246,7 @@ def _problem(key: Any, dtypes: Any) -> Problem | None:
     dtype, w_dtype, scales_dtype, biases_dtype = dtypes
     if not {int, type(None)}.issuperset({type(group_size), type(bits)}):  # 4.0 == 4 == mx.array(4), but MLX takes one
         return None
-    group_size, bits = GROUP if group_size is None else group_size, 4 if bits is None else bits
+    group_size, bits = 64 if group_size is None else group_size, 4 if bits is None else bits
     if len(w_shape) != 2 or w_dtype != mx.uint32 or not (dtype == scales_dtype == biases_dtype):
         return None
     n, k = w_shape[0], x_shape[-1] if x_shape else 0
@@ -269,7 +274,7 @@ def _variant(problem: Problem) -> tuple[kernels.Variant, int]:
     found = _device()
     if found is None:
         raise RuntimeError("no CUDA device that MLX can use")
-    return kernels.small_m_variant(problem.dtype, problem.m, problem.n, problem.k, *found)
+    return kernels.small_m_variant(problem, *found)
 
 
 def _kernel_name(variant: kernels.Variant) -> str:
@@ -291,7 +296,7 @@ using Kernel = {kernels.small_m_instance(variant.dtype, variant.tuning)};
 #define __global__ __attribute__((global)) {variant.launch_bounds}
 """
     body = """
-extern __shared__ __align__(128) char shared[];
+extern __shared__ __align__(256) char shared[];
 int m = 1;
 for (int i = 0; i < x_ndim - 1; ++i) {
   m *= x_shape[i];

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from upstream_patch.kernels import OFFSET
+from upstream_patch.kernels import offset
 from upstream_patch.problem import DType, Problem
 
 F64 = NDArray[np.float64]
@@ -180,7 +180,7 @@ class Inputs:
         Our kernel multiplies ``offset + q`` and takes the offset out in fp32; for dtypes that it does not take it is 0.
         """
         scales = np.abs(self.scales.astype(np.float64))
-        biases = np.abs(self.biases.astype(np.float64)) + OFFSET.get(self.problem.dtype, 0) * scales
+        biases = np.abs(self.biases.astype(np.float64)) + offset(self.problem) * scales
         return self._matmul(np.abs(self.x), scales, biases)
 
     def removed(self) -> F64:
@@ -191,7 +191,7 @@ class Inputs:
         x = self.x.astype(np.float64).reshape(len(self.x), -1, self.problem.group_size)
         with np.errstate(invalid="ignore"):
             taken: F64 = np.abs(x.sum(axis=2) @ self.scales.T.astype(np.float64))
-        return OFFSET.get(self.problem.dtype, 0) * taken
+        return offset(self.problem) * taken
 
     def _matmul(self, x: F32, scales: F32 | F64, biases: F32 | F64) -> F64:
         wide_x, wide_scales, wide_biases = (a.astype(np.float64) for a in (x, scales, biases))

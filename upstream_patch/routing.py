@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, GROUP, MAX_ROWS
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, MAX_ROWS
 from upstream_patch.problem import Problem
 
 Capability = tuple[int, int]
@@ -40,10 +40,9 @@ def takes_small_m(problem: Problem, device: Capability) -> bool:
     return (
         device in DEVICE_CLASSES
         and problem.mode == "affine"
-        and problem.bits == 4
-        and problem.group_size == GROUP
+        and (problem.bits, problem.group_size) in FORMATS
         and problem.dtype in ("bf16", "f16")
-        and problem.k % GROUP == 0
+        and problem.k % problem.group_size == 0
         and problem.m <= MAX_ROWS
     )
 

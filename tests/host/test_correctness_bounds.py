@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from upstream_patch.correctness import HARD_CAP, bounds, check, norm_error
 from upstream_patch.correctness.errors import accumulation
-from upstream_patch.kernels import OFFSET
+from upstream_patch.kernels import offset as most_offset
 from upstream_patch.kernels.tuning import DEVICE_CLASSES, SLICE, small_m_launch
 from upstream_patch.problem import DType, Problem
 from upstream_patch.records.schema import Check
@@ -50,15 +50,16 @@ def kernel(inputs: Inputs, step: Callable[[F64], F64] = towards_zero, keep: Call
 
     The output is not rounded to the dtype.
     """
-    p, offset, g = inputs.problem, OFFSET[inputs.problem.dtype], inputs.problem.group_size
-    warps = small_m_launch(p.m, p.n, p.k, DEVICE_CLASSES[9, 0], 132).tuning.warps
+    p, offset, g = inputs.problem, most_offset(inputs.problem), inputs.problem.group_size
+    warps = small_m_launch(p.m, p.n, p.k, DEVICE_CLASSES[9, 0], 132, p.bits, g).tuning.warps
+    few = SLICE // g
     x, scales, biases = (a.astype(np.float64) for a in (inputs.x, inputs.scales, inputs.biases))
     integers = (offset + inputs.q.astype(np.float64)).T
     total = np.zeros((p.m, p.n))
     for warp in range(warps):
         acc = np.zeros_like(total)
-        for first in range(warp * SLICE, p.k // g, warps * SLICE):
-            groups = range(first, min(first + SLICE, p.k // g))
+        for first in range(warp * few, p.k // g, warps * few):
+            groups = range(first, min(first + few, p.k // g))
             steps = [[slice(k, k + 16) for k in range(group * g, group * g + g, 16)] for group in groups]
             sums = np.zeros((p.m, len(groups)))
             for i, parts in enumerate(steps):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from upstream_patch.kernels.tuning import FORMATS
 from upstream_patch.problem import Problem
 from upstream_patch.routing import Capability, route, stock_route
 
@@ -63,13 +64,18 @@ def test_ours_takes_1_to_16_rows(layout: str, dtype: str) -> None:
     assert route(problem(17, dtype=dtype), GB10) == "stock"
 
 
+@pytest.mark.parametrize(("bits", "group_size"), FORMATS)
+def test_ours_takes_every_width_and_group_size(bits: int, group_size: int) -> None:
+    assert route(problem(4, bits=bits, group_size=group_size), GB10) == "small_m"
+
+
 @pytest.mark.parametrize(
     "more",
-    [{"bits": 8}, {"group_size": 32}, {"dtype": "f32"}, {"mode": "mxfp4", "group_size": 32}],
-    ids=["8 bits", "group 32", "f32", "mxfp4"],
+    [{"dtype": "f32"}, {"mode": "mxfp4", "group_size": 32}, {"m": 17}],
+    ids=["f32", "mxfp4", "17 rows"],
 )
 def test_ours_leaves_the_rest(more: dict[str, Any]) -> None:
-    assert route(problem(4, **more), H200) == "stock"
+    assert route(problem(**({"m": 4} | more)), H200) == "stock"
 
 
 def test_other_devices_keep_stock() -> None:
@@ -80,6 +86,6 @@ def test_other_devices_keep_stock() -> None:
 
 def test_a_wide_decode_batch_is_folded_where_stock_would_take_a_tile_kernel() -> None:
     assert route(problem(32, layout="b1k"), H200) == "stock_folded"
-    assert route(problem(8, bits=8, layout="b1k"), H200) == "stock_folded"
-    assert route(problem(7, bits=8, layout="b1k"), H200) == "stock"  # qmv reads per row either way
+    assert route(problem(17, bits=8, layout="b1k"), H200) == "stock_folded"
+    assert route(problem(7, dtype="f32", layout="b1k"), H200) == "stock"  # qmv reads per row either way
     assert route(problem(32, layout="mk"), H200) == "stock"

@@ -13,7 +13,7 @@ from upstream_patch.correctness.cover import CASES, all_picks, cover, device_lau
 from upstream_patch.correctness.simulated import Outcome, SimulatorFinding, Summary, find_plants, run_sim_case, verdict
 from upstream_patch.errors import UserError
 from upstream_patch.kernels import Variant
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, SmallM
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, SmallM
 from upstream_patch.problem import Problem
 from upstream_patch.reference import make_inputs
 from upstream_patch.simulate import Kernel, Placement, run_small_m, small_m_kernel
@@ -26,11 +26,16 @@ VARIANT = Variant("bf16", SmallM(8, 4, 2, 2))
 def test_the_cover_has_every_instance_and_every_pair() -> None:
     cases = cover()
     assert len(cases) == CASES >= 2500
-    assert {case.variant(case.problem.m).name for case in cases} == {v.name for v in kernels.variants()}
+    taken = {case.variant(case.problem.m) for case in cases}
+    assert taken >= set(kernels.variants(formats=[(4, 64)]))
+    formats = {(v.tuning.bits, v.tuning.group, v.dtype, v.tuning.rows) for v in taken}
+    assert formats == {(*form, dtype, rows) for form in FORMATS for dtype in ("bf16", "f16") for rows in (8, 16)}
     assert uncovered_pairs() == 0
     assert cases == cover()
     assert cases != cover(seed=1)
-    assert {picks.shared_limit for picks in all_picks()} >= {99 * 1024, 163 * 1024, 227 * 1024}
+    assert {picks.device.shared_per_block for picks in all_picks()} == {99 * 1024, 163 * 1024, 227 * 1024}
+    odd = [case for case in cases if case.problem.group_size == 32 and case.problem.k % 64]
+    assert len(odd) > 100
 
 
 @pytest.mark.needs_simulator
@@ -42,19 +47,18 @@ def test_a_part_of_the_cover(case: covering.SimCase) -> None:
 def test_every_device_class_has_a_launch_of_its_own() -> None:
     cases = device_launches()
     assert [case.picks.name for case in cases] == [device.name for device in DEVICE_CLASSES.values()]
-    assert {case.picks.by_rows for case in cases} <= {picks.by_rows for picks in all_picks()}
     assert any(case.blocks < 129 for case in cases)
 
 
 def test_long_launches_have_three_passes_over_k_in_full_and_in_partial_batches() -> None:
     seen = set()
     for case in long_launches():
-        tuning = case.picks.tuning(case.problem.m, case.warps)
+        tuning = case.variant(case.problem.m).tuning
         groups, tiles = case.problem.k // 64, case.problem.n // 16
         assert case.problem.n % 16 == 0
         assert groups % 8 == 0
         assert case.placement == Placement()
-        seen.add((case.picks.name, tuning.rows, -(-groups // (4 * case.warps)), tiles >= tuning.batch, tuning.batch))
+        seen.add((case.picks.name, tuning.rows, -(-groups // (4 * case.warps)), tiles >= tuning.tiles, tuning.tiles))
     for picks in all_picks():
         for rows in (8, 16):
             assert {passes for name, r, passes, *_ in seen if (name, r) == (picks.name, rows)} == {3, 4}
@@ -64,7 +68,7 @@ def test_long_launches_have_three_passes_over_k_in_full_and_in_partial_batches()
 @pytest.mark.needs_simulator
 def test_a_wait_that_only_a_third_pass_needs_is_missed_where_one_is_there() -> None:
     kernel = small_m_kernel(Variant("bf16", SmallM(8, 16, 2, 4)))
-    late = kernel.edited("only in pass 0", FILE, "if (count < kBatch) {", "if (count < kBatch && phase.pass == 0) {")
+    late = kernel.edited("only in pass 0", FILE, "if (count < kTiles) {", "if (count < kTiles && phase.pass == 0) {")
     inputs = make_inputs(Problem(m=3, n=16, k=14336, dtype="bf16"), 1)
     where = Placement()
     variant = Variant("bf16", SmallM(8, 16, 2, 4))

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from upstream_patch import kernels
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, RESERVED_SHARED_BYTES, DeviceClass, small_m_launch
+from upstream_patch.kernels.tuning import (
+    DEVICE_CLASSES,
+    FORMATS,
+    RESERVED_SHARED_BYTES,
+    DeviceClass,
+    small_m_launch,
+)
 
 SHAPES = [(1, 64), (16, 64), (17, 320), (1000, 1024), (4096, 2048), (1024, 4096), (4096, 14336), (128256, 4096)]
 
@@ -24,9 +32,10 @@ def test_a_launch_covers_every_tile_once_and_is_an_instance_that_is_compiled(
     device: DeviceClass, n: int, k: int
 ) -> None:
     compiled = {variant.tuning for variant in kernels.variants(device.name)}
-    for m in range(1, 17):
-        launch = small_m_launch(m, n, k, device, 48)
+    for m, (bits, group) in product(range(1, 17), FORMATS):
+        launch = small_m_launch(m, n, k, device, 48, bits, group)
         assert launch.tuning in compiled
+        assert (launch.tuning.bits, launch.tuning.group) == (bits, group)
         assert launch.tuning.rows >= m
         tiles = -(-n // 16)
         assert 1 <= launch.blocks <= tiles
@@ -37,8 +46,8 @@ def test_a_launch_covers_every_tile_once_and_is_an_instance_that_is_compiled(
 
 def test_the_order_of_a_sum_does_not_depend_on_m() -> None:
     for device in DEVICE_CLASSES.values():
-        for n, k in SHAPES:
-            assert len({small_m_launch(m, n, k, device, 132).tuning.warps for m in range(1, 17)}) == 1
+        for (n, k), form in product(SHAPES, FORMATS):
+            assert len({small_m_launch(m, n, k, device, 132, *form).tuning.warps for m in range(1, 17)}) == 1
 
 
 def test_a_longer_ring_is_for_more_tiles() -> None:
@@ -62,4 +71,4 @@ def test_a_translation_unit_stands_alone() -> None:
 
 
 def test_the_closure_lists_what_the_entry_includes() -> None:
-    assert list(kernels.closure("small_m")) == ["intrinsics.cuh", kernels.entry("small_m").name]
+    assert list(kernels.closure("small_m")) == ["intrinsics.cuh", "unpack.cuh", kernels.entry("small_m").name]

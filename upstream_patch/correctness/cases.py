@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from upstream_patch.correctness.paths import H200, Device, path_problems
+from upstream_patch.kernels.tuning import FORMATS
 from upstream_patch.problem import DType, Layout, Problem
 from upstream_patch.records.schema import REPEATS
 from upstream_patch.reference import DISTRIBUTIONS, F64, Distribution, Inputs, make_inputs
@@ -157,22 +158,44 @@ def _memory() -> Iterator[Case]:
         yield Case("memory", Problem(m=m, n=66, k=320, dtype=dtype), form=form, route="any")
 
 
+_FORMAT_SHAPES = ((256, 4096), (17, 4352), (96, 2176), (33, 384), (1, 128), (130, 1152), (64, 8448))
+"""(N, K): on and off the tile, one pass over K and several, 4, 8 and 16 warps."""
+
+
+def _formats(full: bool) -> Iterator[Case]:
+    """Every width and group size with every M; each with one dtype, layout and shape by turns, or with all of them."""
+    every = product(FORMATS, range(1, 17), DTYPES, LAYOUTS, _FORMAT_SHAPES)
+    for number, ((bits, group), m, dtype, layout, (n, k)) in enumerate(every):
+        turn = number // 42  # of format and M
+        if full or number % 42 == (turn * 5 + turn // 16) % 42:
+            # of group size 32, every second time half a block of 64 more
+            longer = 32 * (turn % 2) if group == 32 else 0
+            problem = Problem(m=m, n=n, k=k + longer, bits=bits, group_size=group, dtype=dtype, layout=layout)
+            yield Case("formats", problem)
+    for number, ((bits, group), distribution) in enumerate(product(FORMATS, DISTRIBUTIONS)):
+        for dtype in DTYPES if full else DTYPES[number % 2 :][:1]:
+            yield Case("format_data", Problem(m=9, n=65, k=640, bits=bits, group_size=group, dtype=dtype), distribution)
+    for number, ((bits, group), form) in enumerate(product(FORMATS, ("margins", "odd_offset"))):
+        problem = Problem(m=3, n=33, k=640, bits=bits, group_size=group, dtype=DTYPES[number // 2 % 2])
+        yield Case("format_memory", problem, form=form)
+
+
 def _fallback() -> Iterator[Case]:
     """What our kernel must leave to the stock route, with the right answer all the same."""
     for layout in LAYOUTS:
         yield Case("f32", Problem(m=4, n=65, k=256, dtype="f32", layout=layout), route="other")
     for m, layout in product((17, 33), LAYOUTS):
         yield Case("more_rows", Problem(m=m, n=130, k=512, layout=layout), route="other")
-    for bits, group in product((2, 3, 4, 5, 6, 8), (32, 64, 128)):
-        if (bits, group) != (4, 64):
-            yield Case("other_quant", Problem(m=3, n=64, k=384, bits=bits, group_size=group), route="other")
     for dtype, m in product(DTYPES, (1, 7)):
         yield Case("not_transposed", Problem(m=m, n=128, k=192, dtype=dtype), form="not_transposed", route="any")
     # mlxcel 648: more batch entries than a grid axis has
     yield Case("huge_batch", Problem(m=65_537, n=16, k=64, layout="b1k"), route="other")
 
 
-def matrix(device: Device = H200) -> list[Case]:
-    """All cases, each id once: some hundreds; a minute or two on a GPU host. ``paths`` depend on the device."""
-    cases = [*_rows(), *_shapes(), *_data(), *_repeats(), *_memory(), *_fallback(), *_paths(device)]
+def matrix(device: Device = H200, full: bool = False) -> list[Case]:
+    """All cases, each id once: some hundreds; a few minutes on a GPU host. ``paths`` depend on the device.
+
+    ``full``: every format with every M, dtype, layout and shape, more than twelve thousand cases.
+    """
+    cases = [*_rows(), *_shapes(), *_data(), *_formats(full), *_repeats(), *_memory(), *_fallback(), *_paths(device)]
     return list({case.id: case for case in cases}.values())

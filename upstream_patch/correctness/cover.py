@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 from upstream_patch.kernels import Variant
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, TILE, DeviceClass, SmallM, small_m_launch
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, TILE, DeviceClass, SmallM, small_m_launch
 from upstream_patch.problem import DType, Problem
 from upstream_patch.reference import DISTRIBUTIONS, Distribution
 from upstream_patch.simulate import ORDERS, SUMS, Order, Placement, Sums
 
 SEED = 20260731
-CASES = 2600
+CASES = 4400
 FULL_CASES = 20_000
 _K = {
     # by warps: tuning picks them from K
@@ -51,25 +51,24 @@ _DTYPES: tuple[DType, ...] = ("bf16", "f16")
 
 @dataclass(frozen=True)
 class Picks:
-    """(stages, batch) by rows, and the tightest shared memory of the devices that use them."""
+    """What one kind of device launches: its table, with the long rings or without."""
 
     name: str
-    by_rows: tuple[tuple[int, int], tuple[int, int]]
-    shared_limit: int
+    device: DeviceClass
+    deep: bool
 
-    def tuning(self, m: int, warps: int) -> SmallM:
-        return SmallM(8 if m <= 8 else 16, warps, *self.by_rows[m > 8])
+    def tuning(self, m: int, warps: int, bits: int, group: int) -> SmallM | None:
+        return self.device.tuning(8 if m <= 8 else 16, warps, bits, group, self.deep)
 
 
 def all_picks() -> tuple[Picks, ...]:
-    """Every row of the tuning tables that some device class can launch."""
-    found: dict[tuple[tuple[int, int], tuple[int, int]], tuple[str, DeviceClass]] = {}
+    """Every different tuning table, on the device of least shared memory that has it."""
+    found: dict[tuple[int, str], Picks] = {}
     for device in DEVICE_CLASSES.values():
-        for kind, table in (("", device.picks), (" deep", device.picks | device.deep)):
-            key = (table[8], table[16])
-            if key not in found or device.shared_per_block < found[key][1].shared_per_block:
-                found[key] = (f"{device.name}{kind}", device)
-    return tuple(Picks(name, key, device.shared_per_block) for key, (name, device) in found.items())
+        for deep in (False, True):
+            table = repr((device.picks, device.deep if deep else {}))
+            found.setdefault((device.shared_per_block, table), Picks(device.name + " deep" * deep, device, deep))
+    return tuple(found.values())
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,9 @@ class SimCase:
 
     def variant(self, m: int) -> Variant:
         """The instance for ``m`` rows of this problem."""
-        return Variant(self.problem.dtype, self.picks.tuning(m, self.warps))
+        tuning = self.picks.tuning(m, self.warps, self.problem.bits, self.problem.group_size)
+        assert tuning is not None  # only what fits becomes a case
+        return Variant(self.problem.dtype, tuning)
 
     @property
     def id(self) -> str:
@@ -101,8 +102,23 @@ class SimCase:
         )
 
 
-_INSTANCES = tuple(product(all_picks(), _K, _DTYPES, (0, 8)))
-"""Picks, warps, dtype, and how many rows M is more than."""
+Instance = tuple[Picks, int, tuple[int, int], DType, int]
+"""Picks, warps, (bits, group size), dtype, and how many rows M is more than."""
+
+
+def _instances() -> Iterator[Instance]:
+    """All of 4-bit weights of group size 64; of each other format one in each dtype and row count, by turns."""
+    tables = all_picks()
+    yield from product(tables, _K, [(4, 64)], _DTYPES, (0, 8))
+    others = product([each for each in FORMATS if each != (4, 64)], _DTYPES, (0, 8))
+    for number, (form, dtype, above) in enumerate(others):
+        turns = [(tables[(number + i) % len(tables)], warps) for i in range(len(tables)) for warps in (16, 8, 4)]
+        fit = [(picks, warps) for picks, warps in turns if all(picks.tuning(m, warps, *form) for m in (1, 16))]
+        picks, warps = fit[number % 3]
+        yield picks, warps, form, dtype, above
+
+
+_INSTANCES = tuple(_instances())
 _PLACEMENTS = (Placement(at_end=True), *(Placement(offsets=offsets) for offsets in _OFFSETS))
 _BLOCKS = (1, 2, 3, None)
 """None: one a tile."""
@@ -148,8 +164,11 @@ def cover(count: int = CASES, seed: int = SEED) -> list[SimCase]:
     """``count`` cases, the same for the same seed, sorted so that neighbours share an instance."""
     cases = []
     for number, row in enumerate(_rows(count, random.Random(seed))):
-        picks, warps, dtype, above = _INSTANCES[row[0]]
-        problem = Problem(m=above + 1 + row[1], n=_N[row[3]], k=_K[warps][row[2] % len(_K[warps])], dtype=dtype)
+        picks, warps, (bits, group), dtype, above = _INSTANCES[row[0]]
+        k = _K[warps][row[2] % len(_K[warps])]
+        # whole groups of 128; of 32, half of the time an odd number
+        k += {32: 32 * (number % 2), 64: 0, 128: k % 128}[group]
+        problem = Problem(m=above + 1 + row[1], n=_N[row[3]], k=k, bits=bits, group_size=group, dtype=dtype)
         tiles = -(-problem.n // TILE)
         case = SimCase(
             picks=picks,
@@ -191,10 +210,8 @@ def device_launches() -> list[SimCase]:
     for number, (capability, device) in enumerate(DEVICE_CLASSES.items()):
         problem = Problem(m=(7, 16)[number % 2], n=2064, k=4096, dtype=_DTYPES[number // 2 % 2])
         launch = small_m_launch(problem.m, problem.n, problem.k, device, _MULTIPROCESSORS[capability])
-        pick = (launch.tuning.stages, launch.tuning.batch)
-        rows = launch.tuning.rows
-        table = device.picks if device.picks[rows] == pick else device.picks | device.deep
-        picks = Picks(device.name, (table[8], table[16]), device.shared_per_block)
+        shallow = device.tuning(launch.tuning.rows, launch.tuning.warps, 4, 64, deep=False)
+        picks = Picks(device.name, device, launch.tuning != shallow)
         cases.append(_fixed(number, picks, launch.tuning.warps, problem, launch.blocks, Placement(at_end=True)))
     return cases
 
@@ -207,8 +224,10 @@ def long_launches() -> list[SimCase]:
     cases = []
     for number, (picks, k, above, partial) in enumerate(product(all_picks(), (8704, 14336), (0, 8), (True, False))):
         m = above + 1 + number % 8
-        batch = picks.tuning(m, 16).batch
-        problem = Problem(m=m, n=TILE if partial else TILE * (batch + 1), k=k, dtype=_DTYPES[number // 2 % 2])
+        tuning = picks.tuning(m, 16, 4, 64)
+        assert tuning is not None  # every device splits 4-bit weights 16 ways
+        n = TILE if partial else TILE * (tuning.tiles + 1)
+        problem = Problem(m=m, n=n, k=k, dtype=_DTYPES[number // 2 % 2])
         cases.append(_fixed(number, picks, 16, problem, 1, Placement()))
     return cases
 

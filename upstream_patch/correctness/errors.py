@@ -27,12 +27,15 @@ def accumulation(problem: Problem) -> float:
     its product. In ulps (2**-23) of S, if a tensor-core step truncates by at most one of its running sum:
     - ``sum (offset + q) x`` and ``sum x`` of a group are g / 16 steps each, times |scale|, or offset |scale| + |bias|;
     - ``sum x`` goes to tf32 as two parts of 11 bits, 22 of its 24: 3. Their products with scale and bias are exact;
-    - a pass over K adds to a warp's sum, per 4 groups, two tf32 steps and four roundings of half an ulp: 4;
-    - at most 16 warps take 4 groups a pass each, and their sums are added with half an ulp each: 8.
-    4-bit g64: 2.7e-6 up to K = 4096, 4.2e-6 at 14336. Emulated in numpy, no distribution comes to more than 3 ulps.
+    - a pass over 256 of K adds to a warp's sum two tf32 steps for each four groups, and half an ulp for each group and
+      once more, where x was scaled;
+    - at least 8 warps share K where it is longer than 2048, at most 16 sums are added with half an ulp each: 8.
+    4-bit g64: 3.4e-6 up to K = 4096, 6.0e-6 at 14336. Emulated in numpy, no distribution comes to more than 3 ulps.
     """
-    passes = -(-problem.k // (problem.group_size * 4 * 16))
-    return (2 * problem.group_size / 16 + 3 + 4 * passes + 8) * 2.0**-23
+    groups = 256 // problem.group_size
+    a_pass = 2 * max(1, groups // 4) + groups / 2 + 0.5
+    passes = -(-problem.k // 2048)
+    return (2 * problem.group_size / 16 + 3 + a_pass * passes + 8) * 2.0**-23
 
 
 @dataclass(frozen=True)

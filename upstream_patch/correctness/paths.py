@@ -8,7 +8,7 @@ from itertools import product
 from typing import Literal
 
 from upstream_patch import kernels
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, GROUP, SLICE, TILE, SmallM
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, SLICE, TILE, SmallM
 from upstream_patch.problem import DType, Problem
 
 Device = tuple[tuple[int, int], int]
@@ -35,19 +35,18 @@ def works(tuning: SmallM, tiles: int, blocks: int) -> set[Work]:
     """Over the blocks of a launch: block b works through tiles b, b + blocks, ..."""
 
     def work(count: int) -> Work | None:
-        if count <= tuning.batch:
-            return "full" if count == tuning.batch else "ragged"
-        return "several" if tuning.batch == 1 or count % tuning.batch else None
+        if count <= tuning.tiles:
+            return "full" if count == tuning.tiles else "ragged"
+        return "several" if tuning.tiles == 1 or count % tuning.tiles else None
 
     return {found for count in (tiles // blocks, -(-tiles // blocks)) if (found := work(count)) is not None}
 
 
 def paths(problem: Problem, device: Device = H200) -> set[Path]:
     """Those that contiguous operands take; only for problems that the kernel takes."""
-    variant, blocks = kernels.small_m_variant(problem.dtype, problem.m, problem.n, problem.k, *device)
-    groups = problem.k // GROUP
-    passes: Literal["one", "several"] = "one" if groups <= variant.tuning.warps * SLICE else "several"
-    regular = problem.n % TILE == 0 and groups % 8 == 0
+    variant, blocks = kernels.small_m_variant(problem, *device)
+    passes: Literal["one", "several"] = "one" if problem.k <= variant.tuning.warps * SLICE else "several"
+    regular = problem.n % TILE == 0 and problem.k // problem.group_size % 8 == 0
     tiles = -(-problem.n // TILE)
     return {Path(variant.name, work, passes, regular) for work in works(variant.tuning, tiles, blocks)}
 
@@ -63,17 +62,17 @@ def path_problems(device: Device = H200) -> Iterator[Problem]:
         return
     dtypes: tuple[DType, ...] = ("bf16", "f16")
     for (regular, irregular), m in product(_GROUPS, (8, 16)):
-        for tiles, dtype in product(_tiles(m, regular * GROUP, device), dtypes):
-            yield Problem(m=m, n=tiles * TILE, k=regular * GROUP, dtype=dtype)
-            yield Problem(m=m - 3, n=tiles * TILE - 5, k=irregular * GROUP, dtype=dtype)
+        for tiles, dtype in product(_tiles(m, regular * 64, device), dtypes):
+            yield Problem(m=m, n=tiles * TILE, k=regular * 64, dtype=dtype)
+            yield Problem(m=m - 3, n=tiles * TILE - 5, k=irregular * 64, dtype=dtype)
 
 
 def _tiles(m: int, k: int, device: Device) -> list[int]:
     """Few numbers of tiles that between them give the blocks every work of every instance that M and K can take."""
     found: dict[frozenset[tuple[str, Work]], int] = {}
-    warps = kernels.small_m_variant("bf16", m, TILE, k, *device)[0].tuning.warps
+    warps = kernels.small_m_variant(Problem(m=m, n=TILE, k=k), *device)[0].tuning.warps
     for tiles in range(1, _PROBED_TILES * device[1] * 16 // warps):
-        variant, blocks = kernels.small_m_variant("bf16", m, tiles * TILE, k, *device)
+        variant, blocks = kernels.small_m_variant(Problem(m=m, n=tiles * TILE, k=k), *device)
         found.setdefault(frozenset((variant.name, work) for work in works(variant.tuning, tiles, blocks)), tiles)
     wanted = set().union(*found)
     chosen = []

@@ -91,7 +91,12 @@ class MlxArms:
 
         given = prepared[0]
         if given.case.route == "small_m":
-            return outputs_bits(given.case, [ops.small_m_call(*given.arguments, init_value=fill) for fill in fills])
+            p = given.case.problem
+            calls = [
+                ops.small_m_call(*given.arguments, group_size=p.group_size, bits=p.bits, init_value=fill)
+                for fill in fills
+            ]
+            return outputs_bits(given.case, calls)
         outputs = []
         for fill in fills:
             blocks = [mx.full((given.case.problem.m, given.case.problem.n), fill, given.x.dtype) for _ in range(4)]

@@ -27,6 +27,8 @@ from upstream_patch.simulate.mutations import EQUIVALENT, PLANTS, WRONG_ANSWER, 
 
 _LIMIT = 227 * 1024
 _THREADS = "OPENBLAS_NUM_THREADS"
+_PARTS_A_PROCESS = 25
+"""Each kernel that a process has launched keeps its lanes' stacks, two mappings a lane: 60 of them are Linux's limit."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def run_sim_case(case: SimCase) -> Outcome:
             case.variant(given.problem.m),
             case.blocks,
             given,
-            shared_limit=case.picks.shared_limit,
+            shared_limit=case.picks.device.shared_per_block,
             placement=placement,
             seed=case.seed,
             sums=case.sums,
@@ -241,7 +243,8 @@ def simulate_cover(cases: Sequence[SimCase], progress: Progress | None = None, w
     compiled = time.perf_counter() - start
     parts = [list(cases[i : i + 10]) for i in range(0, len(cases), 10)]
     outcomes = []
-    with _one_blas_thread(), ProcessPoolExecutor(workers or os.cpu_count(), get_context("spawn")) as processes:
+    pool = ProcessPoolExecutor(workers or os.cpu_count(), get_context("spawn"), max_tasks_per_child=_PARTS_A_PROCESS)
+    with _one_blas_thread(), pool as processes:
         planted = processes.submit(find_plants)
         for done, outcome in enumerate(processes.map(_run_several, parts), 1):
             outcomes.append(outcome)

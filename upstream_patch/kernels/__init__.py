@@ -7,21 +7,30 @@ files through ``entry`` and ``body``.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, SmallM, small_m_launch
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, SmallM, small_m_launch
+from upstream_patch.problem import Problem
 
 FOLDER = Path(__file__).parent / "cuda"
 KERNELS = ("small_m",)
 ARCHS = tuple(device.name for device in DEVICE_CLASSES.values())
 OPTIONS = ("--std=c++17",)
-OFFSET = {"bf16": 128, "f16": 64}
-"""What the small-M kernel adds to the integers it multiplies, to take it out again in fp32: the error grows with it."""
 CTYPE = {"bf16": "__nv_bfloat16", "f16": "__half"}
 _ENTRY = {"small_m": "smxx_affine_qmm_small_m.cuh"}
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
+
+
+def offset(problem: Problem) -> int:
+    """The most that the small-M kernel adds to the integers it multiplies, to take it out again in fp32: the error grows
+    with it. 0 for dtypes that it does not take."""
+    if problem.dtype not in CTYPE:
+        return 0
+    return 128 if problem.dtype == "bf16" and problem.bits <= 4 else 1024
 
 
 def entry(kernel: str) -> Path:
@@ -46,7 +55,8 @@ def closure(kernel: str) -> dict[str, str]:
 
 def small_m_instance(dtype: str, tuning: SmallM) -> str:
     """The C++ type of one instance, for ``dtype`` bf16 or f16."""
-    arguments = f"{CTYPE[dtype]}, {tuning.rows}, {tuning.warps}, {tuning.stages}, {tuning.batch}"
+    t = tuning
+    arguments = f"{CTYPE[dtype]}, {t.bits}, {t.group}, {t.rows}, {t.warps}, {t.stages}, {t.tiles}"
     return f"upstream_patch::AffineQmmSmallM<{arguments}>"
 
 
@@ -65,7 +75,7 @@ class Variant:
     @property
     def name(self) -> str:
         t = self.tuning
-        return f"small_m_{self.dtype}_r{t.rows}_w{t.warps}_s{t.stages}_b{t.batch}"
+        return f"small_m_{self.dtype}_b{t.bits}_g{t.group}_r{t.rows}_w{t.warps}_s{t.stages}_t{t.tiles}"
 
     @property
     def threads(self) -> int:
@@ -94,29 +104,35 @@ static_assert(sizeof(Kernel::Shared) == {self.shared_bytes}, "tuning.py computes
 extern "C" __global__ void {self.launch_bounds} {self.name}(
     const {ctype}* x, const unsigned int* w, const {ctype}* scales, const {ctype}* biases, {ctype}* out,
     int m, int n, int k) {{
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(256) char shared[];
   Kernel(w, scales, biases, x, out, m, n, k, shared).run();
 }}
 """
 
 
-def small_m_variant(
-    dtype: str, m: int, n: int, k: int, capability: tuple[int, int], multiprocessors: int
-) -> tuple[Variant, int]:
+def small_m_variant(problem: Problem, capability: tuple[int, int], multiprocessors: int) -> tuple[Variant, int]:
     """The instance that a problem takes on a device, and its number of blocks."""
-    launch = small_m_launch(m, n, k, DEVICE_CLASSES[capability], multiprocessors)
-    return Variant(dtype, launch.tuning), launch.blocks
+    p = problem
+    launch = small_m_launch(p.m, p.n, p.k, DEVICE_CLASSES[capability], multiprocessors, p.bits, p.group_size)
+    return Variant(p.dtype, launch.tuning), launch.blocks
 
 
-def variants(arch: str | None = None) -> tuple[Variant, ...]:
-    """Every instance that a device class can launch: that of ``arch`` (e.g. ``sm_90``), or any."""
-    tunings = {
-        SmallM(rows, warps, *pick)
-        for device in DEVICE_CLASSES.values()
-        if arch in (None, device.name)
-        for table in (device.picks, device.deep)
-        for rows, pick in table.items()
-        for warps in (4, 8, 16)
-    }
-    ordered = sorted(tunings, key=lambda t: (t.rows, t.warps, t.stages, t.batch))
+def variants(arch: str | None = None, formats: Sequence[tuple[int, int]] = FORMATS) -> tuple[Variant, ...]:
+    """Every instance of these formats that a device class can launch: that of ``arch`` (e.g. ``sm_90``), or any."""
+    found: set[SmallM] = set()
+    for device in DEVICE_CLASSES.values():
+        if arch not in (None, device.name):
+            continue
+        for (bits, group), k, rows, deep in product(formats, (1, 2048, 4096), (8, 16), (False, True)):
+            tuning = device.tuning(rows, device.warps(k, bits, group), bits, group, deep)
+            assert tuning is not None
+            found.add(tuning)
+    ordered = sorted(found, key=lambda t: (t.bits, t.group, t.rows, t.warps, t.stages, t.tiles))
     return tuple(Variant(dtype, tuning) for dtype in CTYPE for tuning in ordered)
+
+
+def build_variants(arch: str) -> tuple[Variant, ...]:
+    """What a build compiles: every 4-bit instance of group size 64, and of each other format the most demanding ones."""
+    demanding = [v for v in variants(arch) if v.tuning.rows == 16 and v.dtype == "bf16"]
+    most = {(v.tuning.bits, v.tuning.group): v for v in sorted(demanding, key=lambda v: v.tuning.warps)}
+    return (*variants(arch, [(4, 64)]), *(v for key, v in most.items() if key != (4, 64)))

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 
-GROUP = 64
+BITS = (2, 3, 4, 5, 6, 8)
+GROUPS = (32, 64, 128)
+FORMATS = tuple(product(BITS, GROUPS))
+"""(bits, group size) of affine weights that the small-M kernel takes."""
 TILE = 16
-SLICE = 4  # groups of x a warp holds
-CHUNK_BYTES = TILE * SLICE * GROUP // 2
+SLICE = 256  # of K: what a warp holds of x
 RESERVED_SHARED_BYTES = 1024  # CUDA keeps this much of a multiprocessor's shared memory per block
+MAX_ROWS = 16
+
+Pick = tuple[int, int]
+"""Stages of a warp's ring, and tiles that wait for one reduction."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmallM:
-    """Template arguments of the small-M kernel: rows (8 or 16), warps a block, ring stages, tiles a batch."""
+    """Template arguments of the small-M kernel: rows (8 or 16), warps a block, ring stages, tiles a reduction."""
 
     rows: int
     warps: int
     stages: int
-    batch: int
+    tiles: int
+    bits: int = 4
+    group: int = 64
 
     @property
     def threads(self) -> int:
@@ -27,32 +36,57 @@ class SmallM:
     @property
     def shared_bytes(self) -> int:
         """sizeof(Shared) of the kernel: weight rings, scale buffers, partial sums."""
-        buffers = -(-self.stages // self.batch) + 1
-        ring = self.warps * self.stages * CHUNK_BYTES
-        scales = buffers * self.batch * 2 * TILE * (self.warps * SLICE + 8) * 2
-        partial = self.warps * self.batch * (self.rows // 8) * 32 * 16
-        return ring + scales + partial
+        padding = 0 if self.bits in (2, 4, 8) else 16
+        ring = self.warps * self.stages * TILE * (SLICE * self.bits // 8 + padding)
+        buffers = -(-self.stages // self.tiles) + 1
+        scales = buffers * self.tiles * 2 * TILE * (self.warps * SLICE // self.group + 8) * 2
+        partial = self.warps * self.tiles * (self.rows // 8) * 32 * 16
+        return -(-(ring + scales + partial) // 256) * 256
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
     """Limits of one compute capability, from the CUDA programming guide's table, and its picks.
 
-    Both map rows to (stages, batch). ``deep`` replaces a pick for weights of many tiles, where a longer ring covers the
-    memory's latency better; where there are few, the block is done before it pays.
+    Both map rows to picks, the best first; a format takes the first that fits. ``deep`` comes before them for weights of
+    many tiles, where a longer ring covers the memory's latency better; where there are few, the block is done before it
+    pays.
     """
 
     name: str
     shared_per_block: int
     shared_per_multiprocessor: int
-    picks: dict[int, tuple[int, int]]
-    deep: dict[int, tuple[int, int]] = field(default_factory=dict)
+    picks: dict[int, tuple[Pick, ...]]
+    deep: dict[int, tuple[Pick, ...]] = field(default_factory=dict)
     measured: bool = False
 
+    def fits(self, tuning: SmallM) -> bool:
+        needed = tuning.shared_bytes
+        return (
+            needed <= self.shared_per_block and needed + RESERVED_SHARED_BYTES <= self.shared_per_multiprocessor
+        )
 
-_LARGE, _LARGE_DEEP = {8: (2, 4), 16: (2, 4)}, {8: (4, 4)}
-_MIDDLE = {8: (3, 2), 16: (2, 2)}
-_SMALL = {8: (2, 2), 16: (2, 1)}
+    def tuning(self, rows: int, warps: int, bits: int, group: int, deep: bool) -> SmallM | None:
+        """The first pick that fits; None where none does."""
+        picks = (*(self.deep.get(rows, ()) if deep else ()), *self.picks[rows])
+        tunings = (SmallM(rows, warps, *pick, bits, group) for pick in picks)
+        return next((tuning for tuning in tunings if self.fits(tuning)), None)
+
+    def warps(self, k: int, bits: int, group: int) -> int:
+        """Ways in which a block splits K. The order of a sum follows from it, so it does not depend on M."""
+        warps = next((few for few in (4, 8) if k <= few * SLICE), 16)
+        while any(self.tuning(rows, warps, bits, group, deep=False) is None for rows in (8, 16)):
+            warps //= 2
+            if warps < 4:
+                raise ValueError(f"{bits}-bit weights of group size {group} do not fit the shared memory of {self.name}")
+        return warps
+
+
+_FEW: tuple[Pick, ...] = ((2, 2), (2, 1))
+_LARGE = {8: ((2, 4), *_FEW), 16: ((2, 4), *_FEW)}
+_LARGE_DEEP: dict[int, tuple[Pick, ...]] = {8: ((3, 4),)}
+_MIDDLE = {8: ((3, 2), *_FEW), 16: _FEW}
+_SMALL = {8: _FEW, 16: _FEW}
 
 DEVICE_CLASSES: dict[tuple[int, int], DeviceClass] = {
     (8, 0): DeviceClass("sm_80", 163 * 1024, 164 * 1024, _MIDDLE),
@@ -67,7 +101,6 @@ DEVICE_CLASSES: dict[tuple[int, int], DeviceClass] = {
     (12, 1): DeviceClass("sm_121", 99 * 1024, 100 * 1024, _SMALL),
 }
 """Only sm_90 was tuned on a device, an H200; the other picks follow from the limits alone."""
-MAX_ROWS = 16
 _DEEP_FROM = 12  # tiles a block works through; from a tuning run on an H200 that left no record
 
 
@@ -77,22 +110,21 @@ class Launch:
     blocks: int
 
 
-def small_m_launch(m: int, n: int, k: int, device: DeviceClass, multiprocessors: int) -> Launch:
-    """The tuning and the grid of a problem; needs 1 <= m <= MAX_ROWS and k a multiple of GROUP.
-
-    ``warps`` follows from K alone, since the order of the sums does: a row gets the same bits whatever M is.
-    """
+def small_m_launch(
+    m: int, n: int, k: int, device: DeviceClass, multiprocessors: int, bits: int = 4, group: int = 64
+) -> Launch:
+    """The tuning and the grid of a problem; needs 1 <= m <= MAX_ROWS and k a multiple of the group size."""
     rows = 8 if m <= 8 else 16
-    groups = k // GROUP
-    warps = next((w for w in (4, 8) if groups <= w * SLICE), 16)
+    warps = device.warps(k, bits, group)
     tiles = -(-n // TILE)
 
-    def cut(pick: tuple[int, int]) -> tuple[SmallM, int]:
-        tuning = SmallM(rows, warps, *pick)
+    def cut(deep: bool) -> tuple[SmallM, int]:
+        tuning = device.tuning(rows, warps, bits, group, deep)
+        assert tuning is not None  # warps() made sure
         blocks = min(16 // warps, device.shared_per_multiprocessor // (tuning.shared_bytes + RESERVED_SHARED_BYTES))
         return tuning, -(-tiles // (multiprocessors * blocks))
 
-    tuning, tiles_a_block = cut(device.deep.get(rows, device.picks[rows]))
+    tuning, tiles_a_block = cut(deep=True)
     if tiles_a_block < _DEEP_FROM:
-        tuning, tiles_a_block = cut(device.picks[rows])
+        tuning, tiles_a_block = cut(deep=False)
     return Launch(tuning, -(-tiles // tiles_a_block))

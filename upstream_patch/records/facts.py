@@ -26,7 +26,7 @@ MAKES: Mapping[str, str] = {
     for family, kind in (("small_m", "bench"), ("ncu", "ncu"), ("correctness", "correctness"))
 }
 """The command that makes a family of facts, to be run on the host that the id names."""
-_INSTANCE = re.compile(r"small_m_(?:bf16|f16)(?:_[rwsb]\d+){4}")
+_INSTANCE = re.compile(r"small_m_(?:bf16|f16)(?:_[a-z]\d+)+")
 
 
 @dataclass(frozen=True)
@@ -252,9 +252,7 @@ def _retuned(record: Record, problem: Problem, names: Sequence[str]) -> bool:
     capability = int(major), int(minor)
     if capability not in DEVICE_CLASSES:
         return True
-    variant, _ = kernels.small_m_variant(
-        problem.dtype, problem.m, problem.n, problem.k, capability, gpu.multiprocessors
-    )
+    variant, _ = kernels.small_m_variant(problem, capability, gpu.multiprocessors)
     return any(match.group() != variant.name for match in ran)
 
 

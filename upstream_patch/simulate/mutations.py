@@ -39,8 +39,8 @@ WRONG_ANSWER = "wrong answer"
 PLANTS = (
     Plant(
         "a barrier of the block deleted",
-        "__syncthreads(); // this phase's scales",
-        "// this phase's scales",
+        "__syncthreads();\n      const bool in_k",
+        "const bool in_k",
         ("race", "unwritten read"),
     ),
     Plant(
@@ -57,14 +57,14 @@ PLANTS = (
     ),
     Plant(
         "a barrier of the block that one warp skips",
-        "__syncthreads(); // every",
-        "if (warp) __syncthreads(); // every",
-        ("deadlock", "divergence"),
+        "__syncthreads(); // the partial",
+        "if (warp) __syncthreads(); // the partial",
+        ("deadlock", "divergence", "race"),
     ),
     Plant(
         "a unit of weights one too far",
-        "g0 * (kGroup / 2) + c * 16 +",
-        "g0 * (kGroup / 2) + (c + 1) * 16 +",
+        "reinterpret_cast<const char*>(op.w) + at +",
+        "reinterpret_cast<const char*>(op.w) + at + 16 +",
         ("out of bounds",),
     ),
     Plant(
@@ -82,23 +82,23 @@ PLANTS = (
     ),
     Plant(
         "a vector load of any address",
-        "is_aligned(biases, 16) &&\n        is_aligned(x, 16)",
-        "is_aligned(biases, 16)",
+        "const bool whole = is_aligned(x, 16);",
+        "const bool whole = true;",
         ("misaligned",),
         odd_x=True,
     ),
     Plant("an int that overflows", "groups = k / kGroup;", "groups = k * (1 << 30) / kGroup;", ("overflow",)),
     Plant(
         "an input written",
-        "to[0] = N4::from_float(sum.x);",
-        "const_cast<T*>(x)[0] = N4::from_float(sum.x);",
+        "to[0] = V::from_float(sum.x);",
+        "const_cast<T*>(x)[0] = V::from_float(sum.x);",
         ("write to an input",),
     ),
     Plant("a sum of the wrong lane", "odd = shuffle(s.y, g / 2)", "odd = shuffle(s.y, g / 2 + 1)", (WRONG_ANSWER,)),
     Plant(
         "a column's scale for its neighbour",
-        "const float f1 = q % 2 ? N4::high(pair1) : N4::low(pair1);",
-        "const float f1 = q % 2 ? N4::low(pair1) : N4::high(pair1);",
+        "f1 = group % 2 ? V::high(s1[group / 2]) : V::low(s1[group / 2]);",
+        "f1 = group % 2 ? V::low(s1[group / 2]) : V::high(s1[group / 2]);",
         (WRONG_ANSWER,),
     ),
 )
