@@ -23,15 +23,25 @@ from upstream_patch.simulate.source import Kernel
 NATIVE = Path(__file__).parent / "native"
 _KEPT_DAYS = 30
 CACHE_VARIABLE = "UPSTREAM_PATCH_CACHE"
-_COMMON = ("-std=c++17", "-g", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-Wno-unknown-pragmas")
-_ENGINE = ("-O2", "-Wall", "-Wextra")
+_COMMON = ("-g", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-Wno-unknown-pragmas")
+_ENGINE = ("-std=c++17", "-O2", "-Wall", "-Wextra")
 _KERNEL = (
     "-O1",
     "-fsanitize=thread",
     "-fsanitize=alignment,bool,enum,float-cast-overflow,integer-divide-by-zero,null,pointer-overflow,return,shift,"
     "signed-integer-overflow,unreachable",
-    f"-I{NATIVE / 'cuda'}",
 )
+_FRONT = {
+    "cuda": ("-std=c++17", f"-I{NATIVE / 'cuda'}"),
+    # 16-bit arithmetic rounds after every operation; MLX's own attributes mean nothing here
+    "metal": (
+        "-std=c++20",
+        f"-I{NATIVE / 'metal'}",
+        "-I.",
+        *("-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none"),
+        *("-Wno-unknown-attributes", "-Wno-ignored-attributes", "-Wno-pass-failed"),
+    ),
+}
 _FAMILY = {
     # instrumented, but with our own run time; func-entry would need an unwinder
     "zig": ("-fsanitize=array-bounds", "-fno-sanitize-trap=all", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
@@ -111,7 +121,7 @@ def _digest(*parts: str) -> str:
 
 @cache
 def _native_text() -> str:
-    files = sorted(path for path in NATIVE.rglob("*") if path.suffix in (".h", ".cpp", ".cuh"))
+    files = sorted(path for path in NATIVE.rglob("*") if path.is_file())
     return "\0".join(f"{path.relative_to(NATIVE)}\0{path.read_text(encoding='utf-8')}" for path in files)
 
 
@@ -149,7 +159,7 @@ def engine() -> tuple[Path, ...]:
 def build(kernel: Kernel) -> Path:
     """The kernel's shared library; compiled when its hash is new. Raises SimulatorCompileError or MissingTool."""
     cxx = compiler()
-    options = [*_COMMON, *_KERNEL, *_FAMILY[cxx.family]]
+    options = [*_COMMON, *_KERNEL, *_FRONT[kernel.front], *_FAMILY[cxx.family]]
     parts = [_identity(cxx), *options, _native_text(), kernel.unit]
     parts += [part for file in sorted(kernel.files.items()) for part in file]
     home = cache_folder() / "simulate" / _digest(*parts)
@@ -161,7 +171,9 @@ def build(kernel: Kernel) -> Path:
         _prune()
         with _Workplace(home) as work:
             for name, text in kernel.files.items():
-                (work.folder / name).write_text(text, encoding="utf-8")
+                path = work.folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
             (work.folder / "unit.cpp").write_text(kernel.unit, encoding="utf-8")
             _run([*cxx.command, *options, "-c", "unit.cpp", "-o", "unit.o"], work.folder, kernel.name)
             objects = [str(path) for path in engine()]
