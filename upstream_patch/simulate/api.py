@@ -150,11 +150,11 @@ def run(
     excused: Sequence[int] = (),
     excused_file: str = "",
 ) -> Run:
-    """Launch ``grid`` blocks of ``group`` lanes. An int argument is a C int, None a null pointer; ``shared_limit`` is the device's.
+    """Launch ``grid`` blocks of ``group`` lanes. ``shared_limit`` is the device's.
 
-    Deterministic: the same arguments give the same bits and the same report. Shared memory starts as ``fill`` bytes in
-    every block. The ``excused`` lines of ``excused_file`` may read it unwritten, or index past an array's end. One
-    launch at a time in a process.
+    An int argument is a C int, None a null pointer. Deterministic: the same arguments give the same bits and the same
+    report. Shared memory starts as ``fill`` bytes in every block. The ``excused`` lines of ``excused_file`` may read it
+    unwritten, or index past an array's end. One launch at a time in a process.
     """
     if len(excused) > EXCUSED_MAX:
         raise UserError(f"at most {EXCUSED_MAX} lines can be excused, not {len(excused)}")

@@ -18,22 +18,23 @@ from pathlib import Path
 
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import CXX_FIX, Cxx, find_cxx
-from upstream_patch.simulate.source import Kernel
+from upstream_patch.simulate.source import Front, Kernel
 
 NATIVE = Path(__file__).parent / "native"
 _KEPT_DAYS = 30
 CACHE_VARIABLE = "UPSTREAM_PATCH_CACHE"
-_COMMON = ("-g", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-Wno-unknown-pragmas")
+_COMMON = ("-g1", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-Wno-unknown-pragmas")
 _ENGINE = ("-std=c++17", "-O2", "-Wall", "-Wextra")
 _KERNEL = (
     "-O1",
     "-fsanitize=thread",
-    "-fsanitize=alignment,bool,enum,float-cast-overflow,integer-divide-by-zero,null,pointer-overflow,return,shift,"
-    "signed-integer-overflow,unreachable",
+    "-fsanitize=alignment,bool,enum,float-cast-overflow,integer-divide-by-zero,return,shift,signed-integer-overflow,"
+    "unreachable",
 )
 _FRONT = {
-    "cuda": ("-std=c++17", f"-I{NATIVE / 'cuda'}"),
-    # 16-bit arithmetic rounds after every operation; MLX's own attributes mean nothing here
+    "cuda": ("-std=c++17", f"-I{NATIVE / 'cuda'}", "-fsanitize=null,pointer-overflow"),
+    # No check of each pointer for null and wrapping, which doubles the compile time: the access itself shows both.
+    # 16-bit arithmetic rounds after every operation. MLX's own attributes mean nothing here.
     "metal": (
         "-std=c++20",
         f"-I{NATIVE / 'metal'}",
@@ -54,9 +55,12 @@ _WHOLE = ("-Wl,-z,defs", "-Wl,-Bsymbolic") if sys.platform == "linux" else ()
 _UNKNOWN = (
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: use of undeclared identifier '(?P<name>\w+)'", re.MULTILINE),
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: unknown type name '(?P<name>\w+)'", re.MULTILINE),
+    re.compile(r"^(?P<at>[^\s:]+:\d+).*error: no (?:template|type|member) named '(?P<name>\w+)'", re.MULTILINE),
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: .(?P<name>\w+). was not declared in this scope", re.MULTILINE),
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: there are no arguments to .(?P<name>\w+). that", re.MULTILINE),
 )
+
+_NO_CONSTANT = re.compile(r"lane_sim_function_constant_(?P<number>\d+)_(?P<name>\w+)")
 
 
 class SimulatorCompileError(UserError):
@@ -64,13 +68,15 @@ class SimulatorCompileError(UserError):
 
     exit_code = 1
 
-    def __init__(self, kernel: str, log: str) -> None:
+    def __init__(self, kernel: str, log: str, front: Front = "cuda") -> None:
         unknown = next((match for pattern in _UNKNOWN if (match := pattern.search(log))), None)
         if unknown is not None:
             why = f"{unknown['at']} uses {unknown['name']}, which the simulator does not know"
-            why += f": give it a CPU meaning under {NATIVE.relative_to(NATIVE.parents[2])}/cuda"
+            why += f": give it a CPU meaning under {NATIVE.relative_to(NATIVE.parents[2])}/{front}"
         elif "error: weak declaration" in log:
             why = "a static __shared__ array: the simulator knows only `extern __shared__`"
+        elif (undefined := _NO_CONSTANT.search(log)) is not None:
+            why = f"function constant {undefined['number']}, {undefined['name']}, is used and has no value"
         else:
             lines = (
                 [line.strip() for line in log.splitlines() if "error" in line] or log.splitlines()[:1] or ["no word"]
@@ -91,15 +97,17 @@ def cache_folder() -> Path:
 
 
 @cache
-def compiler() -> Cxx:
+def compiler(front: Front = "cuda") -> Cxx:
     """Raises MissingTool with the way to get one."""
     found = find_cxx()
     if found is None:
         raise MissingTool("no C++ compiler for the lane simulator", CXX_FIX)
+    if front == "metal" and found.family == "gcc":
+        raise MissingTool(f"the simulator's Metal front needs clang, not the {found.origin}", CXX_FIX)
     return found
 
 
-def _run(command: Sequence[str], folder: Path, kernel: str) -> None:
+def _run(command: Sequence[str], folder: Path, kernel: str, front: Front = "cuda") -> None:
     # zig keeps what it compiled; its own libraries are worth that, a kernel's object is not
     zig = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
     done = subprocess.run(
@@ -112,7 +120,7 @@ def _run(command: Sequence[str], folder: Path, kernel: str) -> None:
         stdin=subprocess.DEVNULL,
     )
     if done.returncode != 0:
-        raise SimulatorCompileError(kernel, done.stderr or done.stdout)
+        raise SimulatorCompileError(kernel, done.stderr or done.stdout, front)
 
 
 def _digest(*parts: str) -> str:
@@ -158,7 +166,7 @@ def engine() -> tuple[Path, ...]:
 
 def build(kernel: Kernel) -> Path:
     """The kernel's shared library; compiled when its hash is new. Raises SimulatorCompileError or MissingTool."""
-    cxx = compiler()
+    cxx = compiler(kernel.front)
     options = [*_COMMON, *_KERNEL, *_FRONT[kernel.front], *_FAMILY[cxx.family]]
     parts = [_identity(cxx), *options, _native_text(), kernel.unit]
     parts += [part for file in sorted(kernel.files.items()) for part in file]
@@ -175,12 +183,13 @@ def build(kernel: Kernel) -> Path:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
             (work.folder / "unit.cpp").write_text(kernel.unit, encoding="utf-8")
-            _run([*cxx.command, *options, "-c", "unit.cpp", "-o", "unit.o"], work.folder, kernel.name)
+            _run([*cxx.command, *options, "-c", "unit.cpp", "-o", "unit.o"], work.folder, kernel.name, kernel.front)
             objects = [str(path) for path in engine()]
             _run(
                 [*cxx.command, "-shared", *_LINK[cxx.family], *_WHOLE, "unit.o", *objects, "-o", "kernel.so"],
                 work.folder,
                 kernel.name,
+                kernel.front,
             )
             (work.folder / "unit.o").unlink()
             work.done()

@@ -20,6 +20,9 @@ char* const lane_sim_arena = reinterpret_cast<char*>({name});
 _ARENA = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w:\s]+?)\s+(\w+)\s*\[\s*\]\s*;")
 
 
+Front = Literal["cuda", "metal"]
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One library: ``files`` are written as they are, by their paths; ``unit`` is the text that is compiled."""
@@ -29,7 +32,9 @@ class Kernel:
     unit: str
     shared_bytes: int
     """Dynamic shared memory of a block."""
-    front: Literal["cuda", "metal"] = "cuda"
+    front: Front = "cuda"
+    instances: tuple[str, ...] = ()
+    """What a Metal library can launch, by the number that its first argument gives."""
 
     def edited(self, name: str, file: str, old: str, new: str, occurrence: int | None = None) -> Kernel:
         """A copy with one piece of a file replaced: the only one, or the one of that number, counted from 0."""

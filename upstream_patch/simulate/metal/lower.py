@@ -44,7 +44,7 @@ def lower(text: str, constants: Mapping[int, Constant] | None = None) -> str:
     def constant(match: re.Match[str]) -> str:
         kind, name, number = match[1], match[2], int(match[3])
         if number not in given:
-            return f"extern const {kind} {name};"
+            return f'extern const {kind} {name} __asm__("lane_sim_function_constant_{number}_{name}");'
         value = given[number]
         return f"static const {kind} {name} = {str(value).lower() if isinstance(value, bool) else value};"
 

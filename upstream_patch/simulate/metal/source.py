@@ -69,4 +69,4 @@ extern "C" void lane_sim_call(void* const* arguments) {{
 """
     if not cases:
         raise UserError(f"{name}: no kernel to run")
-    return Kernel(name, files, unit, shared_bytes=0, front="metal")
+    return Kernel(name, files, unit, 0, "metal", tuple(instance.call for instance in instances))

@@ -22,6 +22,9 @@ from upstream_patch.simulate.source import Kernel
 Array = NDArray[Any]
 Family = Literal["nax", "vector"]
 """Two headers that define the same names differently: ``nax`` has qmm_t_nax; ``vector`` the kernels for older GPUs."""
+Route = Literal["nax", "wide", "splitk"]
+"""``affine_qmm_t_nax``; ``affine_qmv_wide``; ``affine_qmm_t_splitk``, whose parts ``steel_gemm_splitk_accum`` adds."""
+FAMILY: dict[Route, Family] = {"nax": "nax", "wide": "vector", "splitk": "vector"}
 SHARED_LIMIT = 32 * 1024
 """Threadgroup memory of every Apple GPU, in bytes."""
 TYPES: dict[DType, str] = {"bf16": "bfloat16_t", "f16": "float16_t", "f32": "float"}
@@ -110,7 +113,8 @@ class Layout:
     def indices(self, strides: tuple[int, ...]) -> list[int]:
         """Which stored matrix each one of the batch is."""
         return [
-            sum(i * s for i, s in zip(at, strides, strict=True)) for at in product(*(range(size) for size in self.shape))
+            sum(i * s for i, s in zip(at, strides, strict=True))
+            for at in product(*(range(size) for size in self.shape))
         ]
 
 
@@ -213,18 +217,15 @@ def _inputs(operands: Operands, where: Placement) -> list[Buffer | int | None]:
 
 def _launch(
     kernel: Kernel,
-    family: Family,
-    quantization: Quantization,
     instance: Instance,
     arguments: Sequence[Buffer | int | None],
     grid: tuple[int, int, int],
     group: tuple[int, int, int],
     how: How,
 ) -> Run:
-    number = quantization.instances(family).index(instance)
     return run(
         kernel,
-        [number, *arguments],
+        [kernel.instances.index(instance.call), *arguments],
         grid,
         group,
         shared_limit=SHARED_LIMIT,
@@ -242,8 +243,6 @@ def run_nax(
     p, q = operands.problem, _quantization(operands.problem)
     return _launch(
         kernel or stock_kernel("nax", q),
-        "nax",
-        q,
         q.nax(p.n % NAX_TILE == 0, bool(operands.layout.shape), rows),
         [
             *_inputs(operands, where),
@@ -265,8 +264,6 @@ def run_wide(
     results = 2 * 32 // _K_LANES
     return _launch(
         kernel or stock_kernel("vector", q),
-        "vector",
-        q,
         q.wide(vectors, bool(operands.layout.shape)),
         [
             *_inputs(operands, where),
@@ -288,8 +285,6 @@ def run_splitk(
     out = Buffer(np.empty((parts, p.m, p.n), np.float32), output=True, at_end=where.at_end)
     return _launch(
         kernel or stock_kernel("vector", q),
-        "vector",
-        q,
         q.splitk(p.n % SPLITK_TILE == 0),
         [*_inputs(operands, where), out, p.k, p.n, p.m, p.k // parts, p.m * p.n],
         (-(-p.n // SPLITK_TILE), -(-p.m // SPLITK_TILE), parts),
@@ -311,8 +306,6 @@ def run_accumulate(
     width = max(w for w in range(1, 65) if p.n % w == 0)
     return _launch(
         kernel or stock_kernel("vector", q),
-        "vector",
-        q,
         q.accumulate(),
         [Buffer(partials, at_end=at_end), out, len(partials), p.m * p.n, p.n],
         (p.n // width, p.m, 1),
