@@ -15,7 +15,7 @@ from upstream_patch.simulate.library import build
 from upstream_patch.simulate.metal.source import Instance, metal_kernel
 from upstream_patch.simulate.small_m import to_bits
 
-pytestmark = pytest.mark.needs_simulator
+pytestmark = pytest.mark.needs_metal_front
 
 # `in` and `out` are words; 64 lanes, two simdgroups.
 HEAD = "(const device uint* in [[buffer(0)]], device uint* out [[buffer(1)]], uint i [[thread_index_in_threadgroup]])"
@@ -101,7 +101,8 @@ def metal(text: str, *names: str, **how: Any) -> Kernel:
 def launch(name: str, given: NDArray[Any] | None = None, outputs: int = 64, lanes: int = 64, **how: Any) -> Run:
     kernel = metal("using std::integral_constant;\n" + KERNELS, *BODIES)
     words = np.arange(64, dtype=np.uint32) if given is None else given
-    arguments = [list(BODIES).index(name), Buffer(words, at_end=True), Buffer(np.zeros(outputs, np.uint32), output=True)]
+    out = Buffer(np.zeros(outputs, np.uint32), output=True)
+    arguments: list[Buffer | int | None] = [list(BODIES).index(name), Buffer(words, at_end=True), out]
     return run(kernel, arguments, (1, 1, 1), (lanes, 1, 1), shared_limit=32768, **how)
 
 
@@ -173,7 +174,8 @@ def test_simdgroup_functions() -> None:
         *(whole(rows.sum(1)), whole(rows.min(1)), whole(rows.max(1)), rows.cumsum(1), rows[:, ::-1]),
         *(rows[:, lane ^ 5], rows[:, down], rows[:, up], np.where(lane < 3, -1, rows[:, up]), quads),
     ]
-    for name, have, want in zip("sum min max prefix shuffle xor down up fill quad".split(), got, wanted, strict=True):
+    names = ("sum", "min", "max", "prefix", "shuffle", "xor", "down", "up", "fill", "quad")
+    for name, have, want in zip(names, got, wanted, strict=True):
         assert np.array_equal(have, want), name
 
 
@@ -215,7 +217,8 @@ template <typename T, bool left, bool right>
   op.run(A, B, C);
   for (int i = 0; i < 16; ++i) c[(row + i / 4 % 2 * 8) * 32 + column + i % 4 + i / 8 * 16] = C[i];
 }
-[[kernel]] void small(const device float* a, const device float* b, device float* c, uint lane [[thread_index_in_simdgroup]]) {
+[[kernel]] void small(
+    const device float* a, const device float* b, device float* c, uint lane [[thread_index_in_simdgroup]]) {
   const int row = (lane / 16) * 4 + (lane / 2) % 4, column = (lane / 8 % 2) * 4 + (lane % 2) * 2;
   simdgroup_matrix<float, 8, 8> A, B, C;
   A.thread_elements() = float2(a[row * 8 + column], a[row * 8 + column + 1]);
@@ -265,8 +268,8 @@ def test_the_other_operand_transposed_and_the_small_matrix() -> None:
 
 def test_sums_differ_in_their_last_bits_only() -> None:
     rng = np.random.default_rng(6)
-    given = [to_bits(rng.standard_normal(s) * 2.0 ** rng.integers(-9, 9, s), "bf16") for s in ((16, 16), (32, 16))]
-    assert len({product(0, *given, 512, sums).tobytes() for sums in SUMS}) > 2
+    a, b = (to_bits(rng.standard_normal(s) * 2.0 ** rng.integers(-9, 9, s), "bf16") for s in ((16, 16), (32, 16)))
+    assert len({product(0, a, b, 512, sums).tobytes() for sums in SUMS}) > 2
 
 
 @pytest.mark.parametrize(
