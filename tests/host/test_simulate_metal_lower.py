@@ -21,8 +21,9 @@ from upstream_patch.simulate import Buffer, SimulatorCompileError, library, run
 from upstream_patch.simulate.library import build
 from upstream_patch.simulate.metal import source
 from upstream_patch.simulate.metal.lower import lower, lowered_headers, parameters
+from upstream_patch.simulate.metal.mutations import mutable_kernel
 from upstream_patch.simulate.metal.source import Instance, metal_kernel
-from upstream_patch.simulate.metal.stock import HEADERS, Quantization, stock_kernel
+from upstream_patch.simulate.metal.stock import HEADERS, Quantization, Route, stock_kernel
 
 
 def test_every_edit_keeps_the_lines() -> None:
@@ -94,6 +95,20 @@ def test_an_unknown_intrinsic_is_one_line_that_names_it(call: str, name: str) ->
     ) as e:
         build(metal_kernel("k", [Instance("k")], text=text))
     assert "\n" not in str(e.value)
+
+
+@pytest.mark.needs_metal_front
+@pytest.mark.parametrize(("target", "route"), [("aarch64-linux-gnu", "nax"), ("aarch64-macos", "wide")])
+def test_stock_kernels_compile_for_other_machines(target: str, route: Route, tmp_path: Path) -> None:
+    cxx = library.compiler("metal")
+    if cxx.family != "zig":
+        pytest.skip("only zig compiles for other machines")
+    kernel = mutable_kernel(route)
+    for name, text in {**kernel.files, "unit.cpp": kernel.unit}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    options = [*library._COMMON, *library._KERNEL, *library._FRONT["metal"], *library._FAMILY["zig"]]
+    library._run([*cxx.command, "-target", target, *options, "-c", "unit.cpp", "-o", "unit.o"], tmp_path, route)
 
 
 def test_metal_needs_clang(monkeypatch: pytest.MonkeyPatch) -> None:

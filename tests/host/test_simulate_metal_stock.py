@@ -24,6 +24,7 @@ from upstream_patch.correctness.metal_cover import (
 )
 from upstream_patch.correctness.metal_plants import ROUTES, find_metal_plants, shown
 from upstream_patch.correctness.metal_simulated import kernels_of, run_metal_case
+from upstream_patch.correctness.simulation import compile_kernels
 from upstream_patch.correctness.stock_metal import held_weights, judge
 from upstream_patch.errors import UserError
 from upstream_patch.problem import Problem
@@ -110,6 +111,7 @@ def test_a_library_is_shared_by_the_cases_of_one_quantization() -> None:
 
 @pytest.mark.needs_metal_front
 def test_every_planted_fault_and_every_deleted_barrier_is_reported() -> None:
+    compile_kernels(list(metal_plants.kernels()))
     found = find_metal_plants()
     assert found.failures == ()
     assert found.cases == len(PLANTS) + 2 + 8

@@ -100,7 +100,7 @@ def metal_front(full: bool, seed: int | None) -> Front:
 FRONTS: tuple[Callable[[bool, int | None], Front], ...] = (cuda_front, metal_front)
 
 
-def _compile(kernels: Sequence[Kernel], progress: Progress | None) -> None:
+def compile_kernels(kernels: Sequence[Kernel], progress: Progress | None = None) -> None:
     """In parallel; libraries of an earlier run are there already."""
     build(kernels[0])  # the engine, once
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -155,7 +155,7 @@ def simulate(
     """
     fronts, missing = _gather(full, seed)
     start = time.perf_counter()
-    _compile([kernel for front in fronts for kernel in front.kernels], progress)
+    compile_kernels([kernel for front in fronts for kernel in front.kernels], progress)
     compiled = time.perf_counter() - start
     parts = [(f, list(f.cases[i : i + 10])) for f in fronts for i in range(0, len(f.cases), 10)]
     with _one_blas_thread(), ProcessPoolExecutor(workers or os.cpu_count(), get_context("spawn")) as processes:

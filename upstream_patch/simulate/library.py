@@ -128,8 +128,10 @@ def _digest(*parts: str) -> str:
 
 
 @cache
-def _native_text() -> str:
-    files = sorted(path for path in NATIVE.rglob("*") if path.is_file())
+def _native_text(front: Front | None = None) -> str:
+    """The engine's sources, and those of a front."""
+    every = sorted(path for path in NATIVE.rglob("*") if path.is_file())
+    files = [path for path in every if path.parent == NATIVE or path.relative_to(NATIVE).parts[0] == front]
     return "\0".join(f"{path.relative_to(NATIVE)}\0{path.read_text(encoding='utf-8')}" for path in files)
 
 
@@ -168,7 +170,7 @@ def build(kernel: Kernel) -> Path:
     """The kernel's shared library; compiled when its hash is new. Raises SimulatorCompileError or MissingTool."""
     cxx = compiler(kernel.front)
     options = [*_COMMON, *_KERNEL, *_FRONT[kernel.front], *_FAMILY[cxx.family]]
-    parts = [_identity(cxx), *options, _native_text(), kernel.unit]
+    parts = [_identity(cxx), *options, _native_text(kernel.front), kernel.unit]
     parts += [part for file in sorted(kernel.files.items()) for part in file]
     home = cache_folder() / "simulate" / _digest(*parts)
     library = home / "kernel.so"
