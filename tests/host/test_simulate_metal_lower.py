@@ -111,6 +111,20 @@ def test_stock_kernels_compile_for_other_machines(target: str, route: Route, tmp
     library._run([*cxx.command, "-target", target, *options, "-c", "unit.cpp", "-o", "unit.o"], tmp_path, route)
 
 
+@pytest.mark.needs_metal_front
+def test_a_header_that_does_not_compile_names_the_mlx_that_does(tmp_path: Path) -> None:
+    header = "mlx/backend/metal/kernels/k.h"
+    (tmp_path / header).parent.mkdir(parents=True)
+    text = 'template <int bits> [[kernel]] void k(device int* out) { static_assert(bits == 2, "2 bits only"); }\n'
+    (tmp_path / header).write_text(text, encoding="utf-8")
+    kernel = metal_kernel("k", [Instance("k", "3")], headers=[header], root=tmp_path)
+    with pytest.raises(
+        SimulatorCompileError, match=r"k\.h:1.* 2 bits only; the simulator knows the headers of MLX 0"
+    ) as e:
+        build(kernel)
+    assert "\n" not in str(e.value)
+
+
 def test_metal_needs_clang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "find_cxx", lambda: Cxx(("g++",), "gcc", "g++ on PATH"))
     library.compiler.cache_clear()

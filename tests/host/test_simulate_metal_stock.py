@@ -163,7 +163,7 @@ def test_a_blind_checker_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.needs_metal_front
 def test_a_plant_that_does_not_fit_the_headers_is_an_error() -> None:
     plant = replace(PLANTS[0], signature="void no_such_function(")
-    with pytest.raises(UserError, match=r"no `void no_such_function\(`: the mutations fit those of 0\.32\.4"):
+    with pytest.raises(UserError, match=r"no `void no_such_function\(`: the mutations fit those of MLX 0\.32\.4"):
         plant.apply(mutable_kernel("nax"))
     with pytest.raises(UserError, match="is 0 times in"):
         replace(PLANTS[0], signature="", old="no such text").apply(mutable_kernel("nax"))

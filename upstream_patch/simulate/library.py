@@ -18,7 +18,7 @@ from pathlib import Path
 
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import CXX_FIX, Cxx, find_cxx
-from upstream_patch.simulate.source import Front, Kernel
+from upstream_patch.simulate.source import KNOWN_MLX, Front, Kernel
 
 NATIVE = Path(__file__).parent / "native"
 _KEPT_DAYS = 30
@@ -55,7 +55,7 @@ _WHOLE = ("-Wl,-z,defs", "-Wl,-Bsymbolic") if sys.platform == "linux" else ()
 _UNKNOWN = (
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: use of undeclared identifier '(?P<name>\w+)'", re.MULTILINE),
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: unknown type name '(?P<name>\w+)'", re.MULTILINE),
-    re.compile(r"^(?P<at>[^\s:]+:\d+).*error: no (?:template|type|member) named '(?P<name>\w+)'", re.MULTILINE),
+    re.compile(r"^(?P<at>[^\s:]+:\d+).*error: no member named '(?P<name>\w+)' in namespace 'metal", re.MULTILINE),
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: .(?P<name>\w+). was not declared in this scope", re.MULTILINE),
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: there are no arguments to .(?P<name>\w+). that", re.MULTILINE),
 )
@@ -82,6 +82,8 @@ class SimulatorCompileError(UserError):
                 [line.strip() for line in log.splitlines() if "error" in line] or log.splitlines()[:1] or ["no word"]
             )
             why = lines[0]
+        if "mlx/backend/metal" in why:
+            why += f"; the simulator knows the headers of {KNOWN_MLX}"
         super().__init__(f"{kernel} does not compile for the simulator: {why}")
         self.log = log
 

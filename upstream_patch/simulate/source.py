@@ -21,6 +21,8 @@ _ARENA = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w:\s]+?)\
 
 
 Front = Literal["cuda", "metal"]
+KNOWN_MLX = "MLX 0.32.4 (pip install 'mlx[cpu]==0.32.4')"
+"""The version whose Metal headers are known to lower; others may."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from upstream_patch.errors import UserError
 from upstream_patch.simulate.library import NATIVE
+from upstream_patch.simulate.source import KNOWN_MLX
 
 STAND_INS = NATIVE / "metal"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
@@ -77,10 +78,7 @@ def lowered_headers(
             continue
         path = root / name
         if not path.is_file():
-            raise UserError(
-                f"the installed MLX has no header {name}: the simulator knows the layout of 0.32.4 "
-                "(pip install 'mlx[cpu]==0.32.4')"
-            )
+            raise UserError(f"the installed MLX has no header {name}: the simulator knows those of {KNOWN_MLX}")
         text = path.read_text(encoding="utf-8")
         found[name] = lower(text, constants)
         waiting += _INCLUDE.findall(text)
@@ -95,7 +93,7 @@ def parameters(text: str, function: str) -> tuple[str, ...]:
     """
     match = re.search(rf"\[\[\s*kernel\b[^;{{}}]*?\]\]\s*void\s+{function}\s*\(", text)
     if match is None:
-        raise UserError(f"no kernel {function} in these Metal sources: the simulator knows those of MLX 0.32.4")
+        raise UserError(f"no kernel {function} in these Metal sources: the simulator knows those of {KNOWN_MLX}")
     kinds = []
     buffers = 0
     for parameter in _split(text[match.end() :]):

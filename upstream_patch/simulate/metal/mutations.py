@@ -9,7 +9,7 @@ from upstream_patch.errors import UserError
 from upstream_patch.problem import Problem
 from upstream_patch.simulate.metal.source import Instance, metal_kernel
 from upstream_patch.simulate.metal.stock import FAMILY, HEADERS, Quantization, Route
-from upstream_patch.simulate.source import Kernel
+from upstream_patch.simulate.source import KNOWN_MLX, Kernel
 
 WRONG_ANSWER = "wrong answer"
 _FOLDER = "mlx/backend/metal/kernels"
@@ -47,7 +47,7 @@ def _body(text: str, signature: str) -> tuple[int, int]:
     """From the signature to the end of the function's body."""
     start = text.find(signature)
     if start < 0:
-        raise UserError(f"MLX's headers have no `{signature}`: the mutations fit those of 0.32.4")
+        raise UserError(f"MLX's headers have no `{signature}`: the mutations fit those of {KNOWN_MLX}")
     depth = 0
     for at in range(text.index("{", start), len(text)):
         depth += (text[at] == "{") - (text[at] == "}")
