@@ -200,10 +200,8 @@ def _quantization(problem: Problem) -> Quantization:
     return Quantization(problem.bits, problem.group_size, problem.dtype)
 
 
-def _output(operands: Operands, at_end: bool) -> Buffer:
-    p = operands.problem
-    kind = np.uint32 if p.dtype == "f32" else np.uint16
-    return Buffer(np.empty((len(operands.batch), p.m, p.n), kind), output=True, at_end=at_end)
+def _output(shape: tuple[int, ...], dtype: DType, at_end: bool) -> Buffer:
+    return Buffer(np.empty(shape, np.uint32 if dtype == "f32" else np.uint16), output=True, at_end=at_end)
 
 
 def _inputs(operands: Operands, where: Placement) -> list[Buffer | int | None]:
@@ -213,6 +211,13 @@ def _inputs(operands: Operands, where: Placement) -> list[Buffer | int | None]:
         for data, offset in zip(operands.arrays(), where.offsets, strict=True)
     )
     return [packed, scales, biases, x]
+
+
+def _arguments(operands: Operands, where: Placement) -> list[Buffer | int | None]:
+    """Of the kernels that take a batch."""
+    p = operands.problem
+    out = _output((len(operands.batch), p.m, p.n), p.dtype, where.at_end)
+    return [*_inputs(operands, where), out, p.k, p.n, p.m, *operands.batch_arguments()]
 
 
 def _launch(
@@ -244,12 +249,7 @@ def run_nax(
     return _launch(
         kernel or stock_kernel("nax", q),
         q.nax(p.n % NAX_TILE == 0, bool(operands.layout.shape), rows),
-        [
-            *_inputs(operands, where),
-            _output(operands, where.at_end),
-            *(p.k, p.n, p.m),
-            *operands.batch_arguments(),
-        ],
+        _arguments(operands, where),
         (-(-p.n // NAX_TILE), -(-p.m // rows), len(operands.batch)),
         (32, 2, 2),
         how or {},
@@ -265,12 +265,7 @@ def run_wide(
     return _launch(
         kernel or stock_kernel("vector", q),
         q.wide(vectors, bool(operands.layout.shape)),
-        [
-            *_inputs(operands, where),
-            _output(operands, where.at_end),
-            *(p.k, p.n, p.m),
-            *operands.batch_arguments(),
-        ],
+        _arguments(operands, where),
         (-(-p.m // vectors), -(-p.n // results), len(operands.batch)),
         (32, 2, 1),
         how or {},
@@ -301,8 +296,7 @@ def run_accumulate(
     One lane an output: the grid ends where the output does, as Metal's non-uniform threadgroups do.
     """
     p, q = problem, _quantization(problem)
-    kind = np.uint32 if p.dtype == "f32" else np.uint16
-    out = Buffer(np.empty((p.m, p.n), kind), output=True, at_end=at_end)
+    out = _output((p.m, p.n), p.dtype, at_end)
     width = max(w for w in range(1, 65) if p.n % w == 0)
     return _launch(
         kernel or stock_kernel("vector", q),
