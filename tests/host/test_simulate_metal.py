@@ -135,10 +135,8 @@ def test_threadgroup_memory_and_barriers(order: Order) -> None:
 
 
 def test_a_barrier_without_a_memory_flag_orders_nothing() -> None:
-    found = fault("unfenced")
-    assert found.kind in ("race", "unwritten read")
-    assert "race" in fault("unfenced", order="lockstep").kind
-    assert found.file == "k.metal"
+    assert fault("unfenced").kind in ("race", "unwritten read")
+    assert fault("unfenced", order="lockstep").kind == "race"
 
 
 @pytest.mark.parametrize(
