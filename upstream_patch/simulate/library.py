@@ -43,6 +43,9 @@ _FRONT = {
         *("-Wno-unknown-attributes", "-Wno-ignored-attributes", "-Wno-pass-failed"),
     ),
 }
+# An x86 instruction that turns float into bfloat, where a CPU has it, makes subnormals 0.
+_ROUNDING = ("-mno-avx512bf16", "-mno-avxneconvert") if platform.machine() in ("x86_64", "AMD64") else ()
+_HERE: dict[Front, tuple[str, ...]] = {"cuda": (), "metal": _ROUNDING}
 _FAMILY = {
     # instrumented, but with our own run time; func-entry would need an unwinder
     "zig": ("-fsanitize=array-bounds", "-fno-sanitize-trap=all", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
@@ -170,9 +173,10 @@ def engine() -> tuple[Path, ...]:
 
 def build(kernel: Kernel) -> Path:
     """The kernel's shared library; compiled when its hash is new. Raises SimulatorCompileError or MissingTool."""
-    cxx = compiler(kernel.front)
-    options = [*_COMMON, *_KERNEL, *_FRONT[kernel.front], *_FAMILY[cxx.family]]
-    parts = [_identity(cxx), *options, _native_text(kernel.front), kernel.unit]
+    front = kernel.front
+    cxx = compiler(front)
+    options = [*_COMMON, *_KERNEL, *_FRONT[front], *_HERE[front], *_FAMILY[cxx.family]]
+    parts = [_identity(cxx), *options, _native_text(front), kernel.unit]
     parts += [part for file in sorted(kernel.files.items()) for part in file]
     home = cache_folder() / "simulate" / _digest(*parts)
     library = home / "kernel.so"
@@ -187,13 +191,13 @@ def build(kernel: Kernel) -> Path:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
             (work.folder / "unit.cpp").write_text(kernel.unit, encoding="utf-8")
-            _run([*cxx.command, *options, "-c", "unit.cpp", "-o", "unit.o"], work.folder, kernel.name, kernel.front)
+            _run([*cxx.command, *options, "-c", "unit.cpp", "-o", "unit.o"], work.folder, kernel.name, front)
             objects = [str(path) for path in engine()]
             _run(
                 [*cxx.command, "-shared", *_LINK[cxx.family], *_WHOLE, "unit.o", *objects, "-o", "kernel.so"],
                 work.folder,
                 kernel.name,
-                kernel.front,
+                front,
             )
             (work.folder / "unit.o").unlink()
             work.done()

@@ -74,14 +74,13 @@ METAL_FUNC T as_type(U value) {
   return __builtin_bit_cast(T, value);
 }
 
-#if defined(__x86_64__) && defined(__linux__)
-// libgcc before 13 lacks it.
-extern "C" inline __attribute__((weak)) bfloat __truncsfbf2(float value) {
+// What the compiler calls where the CPU has no such conversion; not every compiler's run time has it. Nearest, ties to
+// even.
+extern "C" __attribute__((weak, used)) bfloat __truncsfbf2(float value) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const uint32_t rounded = value != value ? bits | 0x400000 : bits + 0x7FFF + (bits >> 16 & 1);
   return __builtin_bit_cast(bfloat, static_cast<uint16_t>(rounded >> 16));
 }
-#endif
 
 namespace metal {
 
