@@ -122,7 +122,7 @@ def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     metal = [case for case in metal_covering.metal_cover() if case.route == "splitk"][:2]
     monkeypatch.setattr(covering, "cover", lambda count, seed: launches)
     monkeypatch.setattr(covering, "fixed_launches", list)
-    monkeypatch.setattr(metal_covering, "metal_cover", lambda factor, seed: metal)
+    monkeypatch.setattr(metal_covering, "metal_cover", lambda full, seed: metal)
 
 
 def no_gpu() -> None:

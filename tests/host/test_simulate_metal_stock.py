@@ -61,7 +61,9 @@ def test_the_cover_has_every_quantization_and_every_pair() -> None:
         assert {(getattr(q, a), getattr(q, b)) for q in SQUARE} == {(getattr(q, a), getattr(q, b)) for q in ALL}
     assert cases == metal_cover()
     assert cases != metal_cover(seed=1)
-    assert len(metal_cover(FULL_FACTOR)) == FULL_FACTOR * len(cases)
+    full = metal_cover(full=True)
+    assert len(full) == FULL_FACTOR * len(cases)
+    assert all({c.quantization for c in full if c.route == route} == set(ALL) for route in ROUTES)
 
 
 def some_cases() -> list[MetalCase]:

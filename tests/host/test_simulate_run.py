@@ -45,7 +45,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     metal = [case for case in metal_covering.metal_cover() if case.route == "nax" and case.quantization == q][:2]
     monkeypatch.setattr(covering, "cover", lambda count, seed: cuda)
     monkeypatch.setattr(covering, "fixed_launches", list)
-    monkeypatch.setattr(metal_covering, "metal_cover", lambda factor, seed: metal)
+    monkeypatch.setattr(metal_covering, "metal_cover", lambda full, seed: metal)
     monkeypatch.setattr(simulated, "find_plants", no_plants)
     monkeypatch.setattr(metal_plants, "find_metal_plants", no_plants)
     monkeypatch.setattr(simulated, "_mutants", lambda: iter(()))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import product
 
 from upstream_patch.correctness.pairwise import pairwise, uncovered
@@ -130,8 +130,9 @@ def _placement(level: int, dtype: DType) -> Placement:
     return Placement(offsets=(x * size, w * 4, scales * size, biases * size))
 
 
-def _cases(route: Route, count: int, seed: int) -> Iterator[MetalCase]:
-    space = SPACES[route]
+def _cases(route: Route, full: bool, seed: int) -> Iterator[MetalCase]:
+    space = replace(SPACES[route], quantizations=ALL) if full else SPACES[route]
+    count = CASES[route] * (FULL_FACTOR if full else 1)
     for number, row in enumerate(pairwise(space.levels, count, seed)):
         q, tile = space.quantizations[row[0]], space.tiles[row[4]]
         problem = Problem(
@@ -158,13 +159,16 @@ def _cases(route: Route, count: int, seed: int) -> Iterator[MetalCase]:
         )
 
 
-def metal_cover(factor: int = 1, seed: int = SEED) -> list[MetalCase]:
-    """``factor`` times ``CASES`` for each route, the same for the same seed; neighbours share a library."""
-    cases = [case for route in SPACES for case in _cases(route, CASES[route] * factor, seed)]
+def metal_cover(full: bool = False, seed: int = SEED) -> list[MetalCase]:
+    """``CASES`` of each route, the same for the same seed; neighbours share a library.
+
+    ``full``: ``FULL_FACTOR`` times as many, of every quantization on every route.
+    """
+    cases = [case for route in SPACES for case in _cases(route, full, seed)]
     return sorted(cases, key=lambda case: (FAMILY[case.route], str(case.quantization), case.seed))
 
 
-def uncovered_pairs(route: Route, count: int | None = None, seed: int = SEED) -> int:
+def uncovered_pairs(route: Route, seed: int = SEED) -> int:
     """How many pairs of levels of two factors never occur together."""
-    levels: Sequence[int] = SPACES[route].levels
-    return uncovered(levels, pairwise(levels, count or CASES[route], seed))
+    levels = SPACES[route].levels
+    return uncovered(levels, pairwise(levels, CASES[route], seed))

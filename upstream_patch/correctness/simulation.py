@@ -91,8 +91,7 @@ def cuda_front(full: bool, seed: int | None) -> Front:
 def metal_front(full: bool, seed: int | None) -> Front:
     """Raises MissingTool without clang or an MLX wheel, UserError where its headers are not those that are known."""
     compiler("metal")
-    factor = metal_cover.FULL_FACTOR if full else 1
-    cases = metal_cover.metal_cover(factor, metal_cover.SEED if seed is None else seed)
+    cases = metal_cover.metal_cover(full, metal_cover.SEED if seed is None else seed)
     kernels = [*metal_simulated.kernels_of(cases), *metal_plants.kernels()]
     return Front("MLX's Metal kernels", cases, metal_simulated.run_metal_case, metal_plants.find_metal_plants, kernels)
 
