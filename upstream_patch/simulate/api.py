@@ -137,7 +137,7 @@ def _load(library: Path) -> Any:
 
 def run(
     kernel: Kernel,
-    arguments: Sequence[Buffer | int],
+    arguments: Sequence[Buffer | int | None],
     grid: tuple[int, int, int],
     group: tuple[int, int, int],
     *,
@@ -150,11 +150,11 @@ def run(
     excused: Sequence[int] = (),
     excused_file: str = "",
 ) -> Run:
-    """Launch ``grid`` blocks of ``group`` lanes. An int argument is a C int; ``shared_limit`` is the device's.
+    """Launch ``grid`` blocks of ``group`` lanes. ``shared_limit`` is the device's.
 
-    Deterministic: the same arguments give the same bits and the same report. Shared memory starts as ``fill`` bytes in
-    every block. The ``excused`` lines of ``excused_file`` may read it unwritten, or index past an array's end. One
-    launch at a time in a process.
+    An int argument is a C int, None a null pointer. Deterministic: the same arguments give the same bits and the same
+    report. Shared memory starts as ``fill`` bytes in every block. The ``excused`` lines of ``excused_file`` may read it
+    unwritten, or index past an array's end. One launch at a time in a process.
     """
     if len(excused) > EXCUSED_MAX:
         raise UserError(f"at most {EXCUSED_MAX} lines can be excused, not {len(excused)}")
@@ -184,18 +184,21 @@ def run(
     return Run(results, Report(faults, Stats(seconds, **{name: getattr(report, name) for name in _COUNTS})))
 
 
-def _place(native: Any, arguments: Sequence[Buffer | int]) -> tuple[list[Any], list[tuple[int, Array]]]:
+def _place(native: Any, arguments: Sequence[Buffer | int | None]) -> tuple[list[Any], list[tuple[int, Array]]]:
     """C cells that hold the arguments, and where the outputs are."""
     cells: list[Any] = []
     outputs: list[tuple[int, Array]] = []
     for argument in arguments:
+        if argument is None:
+            cells.append(ctypes.c_void_p())
+            continue
         if isinstance(argument, int):
             cells.append(ctypes.c_int(argument))
             continue
         data = np.ascontiguousarray(argument.data)
         address = native.lane_sim_buffer(data.nbytes, argument.output, argument.at_end, argument.offset)
         if not address:
-            raise UserError("the simulator has no memory, or no place, for another buffer: at most 16")
+            raise UserError("the simulator has no memory, or no place, for another buffer: at most 20")
         if argument.output:
             outputs.append((address, data))
         else:
