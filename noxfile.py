@@ -43,7 +43,7 @@ VERBS = (
     Verb("contribution", ("contribution",), "The main job: every stage from doctor to drafts.", EXTRAS),
     Verb("doctor", ("doctor",), "What this machine has, and what each missing piece would enable.", EXTRAS),
     Verb("build", ("build",), "Compile the kernels for every architecture; no GPU needed.", ("compile",)),
-    Verb("simulate", ("simulate",), "Run the kernel on the CPU with every check; no GPU needed.", ("simulate",)),
+    Verb("simulate", ("simulate",), "Run CUDA and Metal kernels on the CPU with every check.", (MLX, "simulate")),
     Verb("correctness", ("correctness",), "Run the matrix on a CUDA GPU and record it."),
     Verb("bench", ("bench",), "Time stock against ours on a CUDA GPU and record it."),
     Verb("facts", ("facts",), "List every value derived from the records; -- --json.", ()),

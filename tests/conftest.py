@@ -1,7 +1,8 @@
 """What every test shares: the repository's root, and the rule on skips.
 
 With ``UPSTREAM_PATCH_STRICT=1``, which ``.ci/run`` sets, a test that needs only tools which can be installed
-(``needs_compile``, ``needs_simulator``, ``needs_contract``) fails where it would skip. A missing GPU still skips.
+(``needs_compile``, ``needs_simulator``, ``needs_metal_front``, ``needs_contract``) fails where it would skip. A
+missing GPU still skips.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 STRICT = "UPSTREAM_PATCH_STRICT"
-INSTALLABLE = ("needs_compile", "needs_simulator", "needs_contract")
+INSTALLABLE = ("needs_compile", "needs_simulator", "needs_metal_front", "needs_contract")
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +44,25 @@ def _missing_cxx() -> str | None:
     return None if find_cxx() else f"no C++ compiler for the lane simulator: {CXX_FIX}"
 
 
-NEEDS = {"needs_cuda": _missing_cuda, "needs_compile": _missing_nvrtc, "needs_simulator": _missing_cxx}
+def _missing_metal_front() -> str | None:
+    from upstream_patch.errors import MissingTool
+    from upstream_patch.simulate.library import compiler
+    from upstream_patch.simulate.metal.source import mlx_headers
+
+    try:
+        compiler("metal")
+        mlx_headers()
+    except MissingTool as error:
+        return str(error)
+    return None
+
+
+NEEDS = {
+    "needs_cuda": _missing_cuda,
+    "needs_compile": _missing_nvrtc,
+    "needs_simulator": _missing_cxx,
+    "needs_metal_front": _missing_metal_front,
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -122,21 +122,17 @@ def correctness(evidence: Evidence = EVIDENCE) -> None:
 def simulate(
     full: Annotated[bool, typer.Option("--full", help="Many more cases: for a nightly run.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Time and memory a tile, too.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Of the cover: another one gives other cases.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the covers: another one gives other cases.")] = None,
 ) -> None:
-    """Run the kernel on this machine's CPU, with race, bounds and barrier checks. Needs no GPU."""
-    from upstream_patch.correctness.cover import CASES, FULL_CASES, SEED, cover, fixed_launches
-    from upstream_patch.correctness.simulated import simulate_cover, verdict
+    """Run our CUDA kernel and MLX's Metal kernels on this machine's CPU, with race, bounds and barrier checks."""
+    from upstream_patch.correctness import simulation
     from upstream_patch.terminal import bar
 
     with bar("simulating") as advance:
-        cases = cover(FULL_CASES if full else CASES, SEED if seed is None else seed)
-        summary = simulate_cover([*fixed_launches(), *cases], advance)
-    for failure in summary.failures[:20]:
-        print(failure)
+        summary = simulation.simulate(print, advance, full=full, seed=seed)
     if stats:
         print(summary.per_tile)
-    print(verdict(summary))
+    print(simulation.verdict(summary))
 
 
 @app.command()

@@ -18,7 +18,7 @@ F32 = NDArray[np.float32]
 U32 = NDArray[np.uint32]
 U8 = NDArray[np.uint8]
 
-BITS = (2, 3, 4, 5, 6, 8)
+BITS = (1, 2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
 Distribution = Literal[
     "normal",

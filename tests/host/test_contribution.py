@@ -13,6 +13,7 @@ from rich.console import Console
 from upstream_patch import kernels, recording
 from upstream_patch.contribution import STAGES, Context, Outcome, Result, Stage, contribution, run_chain, show_summary
 from upstream_patch.correctness import cover as covering
+from upstream_patch.correctness import metal_cover as metal_covering
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import Gpu
 from upstream_patch.problem import Problem
@@ -123,8 +124,10 @@ def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "ARCHS", ("sm_90",))
     # and a few launches in the simulator: test_simulate_small_m takes more, nox -s simulate all
     launches = covering.cover(12)[:3]
-    monkeypatch.setattr(covering, "cover", lambda: launches)
+    metal = [case for case in metal_covering.metal_cover() if case.route == "splitk"][:2]
+    monkeypatch.setattr(covering, "cover", lambda count, seed: launches)
     monkeypatch.setattr(covering, "fixed_launches", list)
+    monkeypatch.setattr(metal_covering, "metal_cover", lambda full, seed: metal)
 
 
 def no_gpu() -> None:
@@ -132,7 +135,7 @@ def no_gpu() -> None:
 
 
 @pytest.mark.needs_compile
-@pytest.mark.needs_simulator
+@pytest.mark.needs_metal_front
 @pytest.mark.usefixtures("few_kernels")
 def test_without_a_gpu_it_ends_with_the_draft_and_says_what_was_not_run(
     context: Context, monkeypatch: pytest.MonkeyPatch
@@ -150,7 +153,9 @@ def test_without_a_gpu_it_ends_with_the_draft_and_says_what_was_not_run(
     assert outcomes["build"].startswith("ran here")
     assert outcomes["correctness"].startswith("skipped        no CUDA GPU")
     assert outcomes["bench"].startswith("skipped        no CUDA GPU")
-    assert outcomes["simulate"].startswith("ran here       3 cases (9 launches)")
+    assert outcomes["simulate"].startswith(
+        "ran here       3 cases (9 launches) of the CUDA kernel, 2 cases (6 launches)"
+    )
     assert outcomes["draft issue"].startswith("ran here")
     assert outcomes["draft pull request"].startswith("not built yet")
     not_run = summary.partition("Nobody has run this yet")[2]

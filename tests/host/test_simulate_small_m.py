@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from upstream_patch import cli, kernels
+from upstream_patch import kernels
 from upstream_patch.correctness import cover as covering
 from upstream_patch.correctness import simulated
 from upstream_patch.correctness.cover import CASES, all_picks, cover, device_launches, long_launches, uncovered_pairs
-from upstream_patch.correctness.simulated import Outcome, SimulatorFinding, Summary, find_plants, run_sim_case, verdict
+from upstream_patch.correctness.simulated import find_plants, run_sim_case
 from upstream_patch.errors import UserError
 from upstream_patch.kernels import Variant
 from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, SmallM
@@ -122,30 +122,3 @@ def test_a_plant_that_does_not_fit_the_kernel_is_an_error() -> None:
 def test_every_excused_line_is_there_once_and_has_its_reason() -> None:
     assert len(excused_lines(small_m_kernel(VARIANT))) == len(EXCUSED)
     assert all(len(reason) > 15 for reason in EXCUSED.values())
-
-
-def test_a_finding_ends_in_one_line_and_a_failure() -> None:
-    bad = Summary(Outcome(failures=("blind checker: x",)), Outcome(failures=("a", "b")), 0.0, 1.0)
-    with pytest.raises(SimulatorFinding, match=r"^the simulator found: blind checker: x \(and 2 more\)$"):
-        verdict(bad)
-    good = Summary(Outcome(cases=3), Outcome(cases=5, launches=15), 0.0, 1.0)
-    assert verdict(good).startswith("5 cases (15 launches) of the CUDA kernel agree")
-
-
-@pytest.mark.needs_simulator
-def test_the_verb_prints_one_line_and_fails_with_each_finding(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    launches = cover()[:2]
-    monkeypatch.setattr(covering, "cover", lambda count, seed: launches)
-    monkeypatch.setattr(covering, "fixed_launches", list)
-    cli.simulate(stats=True)
-    tile, said = capsys.readouterr().out.splitlines()
-    assert "ms a tile" in tile
-    assert said.startswith("2 cases (6 launches)")
-    monkeypatch.setattr(
-        simulated, "simulate_cover", lambda cases, advance: Summary(Outcome(), Outcome(failures=("a", "b")), 0.0, 0.0)
-    )
-    with pytest.raises(SimulatorFinding):
-        cli.simulate()
-    assert capsys.readouterr().out.splitlines() == ["a", "b"]

@@ -78,15 +78,12 @@ def _correctness(context: Context) -> Stored:
 
 
 def _simulate(context: Context) -> Result:
-    from upstream_patch.correctness.cover import cover, fixed_launches
-    from upstream_patch.correctness.simulated import simulate_cover, verdict
+    from upstream_patch.correctness import simulation
     from upstream_patch.terminal import bar
 
     with bar("simulating") as advance:
-        summary = simulate_cover([*fixed_launches(), *cover()], advance)
-    for failure in summary.failures[:20]:
-        context.console.print(failure, style="red", markup=False)
-    return Result(Outcome.RAN, verdict(summary))
+        summary = simulation.simulate(lambda line: context.console.print(line, style="red", markup=False), advance)
+    return Result(Outcome.RAN, simulation.verdict(summary))
 
 
 def _bench(context: Context) -> Stored:

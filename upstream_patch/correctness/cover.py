@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import product
 
+from upstream_patch.correctness.pairwise import pairwise, uncovered
 from upstream_patch.kernels import Variant
 from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, TILE, DeviceClass, SmallM, small_m_launch
 from upstream_patch.problem import DType, Problem
@@ -141,29 +141,10 @@ _LEVELS = tuple(
 )
 
 
-def _rows(count: int, rng: random.Random) -> Iterator[list[int]]:
-    """Rows in which all pairs of levels of two factors occur, as far as ``count`` allows: each is the best of a few."""
-    pairs = list(combinations(range(len(_LEVELS)), 2))
-    missing = {(a, b): set(product(range(_LEVELS[a]), range(_LEVELS[b]))) for a, b in pairs}
-    for _ in range(count):
-        best, gain = [rng.randrange(levels) for levels in _LEVELS], -1
-        for _ in range(4):
-            row = [rng.randrange(levels) for levels in _LEVELS]
-            # begin from a pair that no row has yet
-            for a, b in [pair for pair in rng.sample(pairs, 3) if missing[pair]][:1]:
-                row[a], row[b] = min(missing[a, b])
-            new = sum((row[a], row[b]) in missing[a, b] for a, b in pairs)
-            if new > gain:
-                best, gain = row, new
-        for a, b in pairs:
-            missing[a, b].discard((best[a], best[b]))
-        yield best
-
-
 def cover(count: int = CASES, seed: int = SEED) -> list[SimCase]:
     """``count`` cases, the same for the same seed, sorted so that neighbours share an instance."""
     cases = []
-    for number, row in enumerate(_rows(count, random.Random(seed))):
+    for number, row in enumerate(pairwise(_LEVELS, count, seed)):
         picks, warps, (bits, group), dtype, above = _INSTANCES[row[0]]
         k = _K[warps][row[2] % len(_K[warps])]
         # whole groups of 128; of 32, half of the time an odd number
@@ -239,8 +220,4 @@ def fixed_launches() -> list[SimCase]:
 
 def uncovered_pairs(count: int = CASES, seed: int = SEED) -> int:
     """How many pairs of levels of two factors never occur together."""
-    rows = list(_rows(count, random.Random(seed)))
-    return sum(
-        _LEVELS[a] * _LEVELS[b] - len({(row[a], row[b]) for row in rows})
-        for a, b in combinations(range(len(_LEVELS)), 2)
-    )
+    return uncovered(_LEVELS, pairwise(_LEVELS, count, seed))

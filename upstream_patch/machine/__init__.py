@@ -6,10 +6,20 @@ from upstream_patch.machine.doctor import diagnose
 from upstream_patch.machine.models import Finding, Gpu, Machine
 from upstream_patch.machine.probe import cuda_device, probe
 from upstream_patch.machine.system import Answer, System
-from upstream_patch.machine.toolchain import CXX_FIX, NVRTC_FIX, Cxx, Nvrtc, find_cxx, find_nvrtc
+from upstream_patch.machine.toolchain import (
+    CXX_FIX,
+    MLX_HEADERS_FIX,
+    NVRTC_FIX,
+    Cxx,
+    Nvrtc,
+    find_cxx,
+    find_mlx_headers,
+    find_nvrtc,
+)
 
 __all__ = [
     "CXX_FIX",
+    "MLX_HEADERS_FIX",
     "NVRTC_FIX",
     "Answer",
     "Cxx",
@@ -21,6 +31,7 @@ __all__ = [
     "cuda_device",
     "diagnose",
     "find_cxx",
+    "find_mlx_headers",
     "find_nvrtc",
     "probe",
 ]

@@ -9,7 +9,14 @@ import sys
 from upstream_patch.machine.models import Finding, Gpu, Machine
 from upstream_patch.machine.probe import cuda_driver_version, nvidia_driver, probe
 from upstream_patch.machine.system import System
-from upstream_patch.machine.toolchain import CXX_FIX, NVRTC_FIX, find_cxx, find_nvrtc
+from upstream_patch.machine.toolchain import (
+    CXX_FIX,
+    MLX_HEADERS_FIX,
+    NVRTC_FIX,
+    find_cxx,
+    find_mlx_headers,
+    find_nvrtc,
+)
 
 _CAP_SYS_ADMIN = 21
 _CAP_PERFMON = 38
@@ -35,7 +42,7 @@ def diagnose(system: System | None = None) -> list[Finding]:
         findings += [_neural_accelerators(machine), _metal_compiler(system)]
     else:
         findings += [_ncu(system), _ncu_permission(system), _nvrtc(system), _program(system, "nvcc")]
-    findings += [_simulator(system), *(_program(system, name) for name in ("g++", "git"))]
+    findings += [_simulator(system), _simulator_metal(system), *(_program(system, name) for name in ("g++", "git"))]
     return [*findings, _disk(system)]
 
 
@@ -157,7 +164,7 @@ def _program(system: System, name: str) -> Finding:
 
 def _simulator(system: System) -> Finding:
     """The compiler that the lane simulator would use, whichever it is."""
-    enables = "simulate: the kernels on a CPU, with race and bounds checks"
+    enables = "simulate: kernels on a CPU, with race and bounds checks"
     cxx = find_cxx(system)
     if cxx is None:
         return Finding("simulator's C++", False, "no ziglang wheel, and no clang++ or g++ on PATH", enables, CXX_FIX)
@@ -166,6 +173,18 @@ def _simulator(system: System) -> Finding:
     if not answer.ok or not lines:
         return Finding("simulator's C++", False, f"the {cxx.origin} does not work", enables, CXX_FIX)
     return Finding("simulator's C++", True, f"{lines[0].split(' (')[0]}, from the {cxx.origin}", enables)
+
+
+def _simulator_metal(system: System) -> Finding:
+    """What Metal kernels need more than CUDA ones: clang's address spaces and vectors, and MLX's headers."""
+    name, enables = "simulator's Metal", "simulate: MLX's Metal kernels on a CPU"
+    cxx, headers = find_cxx(system), find_mlx_headers(system)
+    if cxx is None or cxx.family == "gcc":
+        has = f"needs clang, not the {cxx.origin}" if cxx else "needs clang, and there is no C++ compiler"
+        return Finding(name, False, has, enables, CXX_FIX)
+    if headers is None:
+        return Finding(name, False, "no MLX wheel with Metal headers", enables, MLX_HEADERS_FIX)
+    return Finding(name, True, f"clang of the {cxx.origin}, Metal headers of the MLX wheel", enables)
 
 
 def _disk(system: System) -> Finding:

@@ -41,6 +41,19 @@ def find_nvrtc(system: System | None = None) -> Nvrtc | None:
     return None
 
 
+MLX_HEADERS_FIX = "pip install -e '.[cpu]' in the clone (MLX's wheel carries its Metal headers on every platform)"
+
+
+def find_mlx_headers(system: System | None = None) -> str | None:
+    """The include folder of the installed MLX, if it has Metal kernels."""
+    system = system or System()
+    for folder in system.site_folders():
+        found = system.glob(f"{folder}/mlx/include/mlx/backend/metal/kernels/quantized.h")
+        if found:
+            return str(PurePosixPath(found[0]).parents[4])
+    return None
+
+
 CXX_FIX = "pip install -e '.[simulate]' in the clone (the ziglang wheel: clang for every platform, no root needed)"
 CXX_VARIABLE = "UPSTREAM_PATCH_CXX"
 

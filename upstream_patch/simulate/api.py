@@ -131,13 +131,28 @@ def _load(library: Path) -> Any:
     loaded = ctypes.CDLL(str(library))
     loaded.lane_sim_buffer.restype = ctypes.c_void_p
     loaded.lane_sim_buffer.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_size_t]
-    loaded.lane_sim_release.restype = None
+    loaded.lane_sim_release.restype = loaded.lane_sim_forget.restype = None
     return loaded
+
+
+_WITH_STACKS = 24
+"""Libraries that keep the stacks of their lanes for the next launch. Each lane's are two mappings of memory, and a
+process may have 65,530: 60 libraries of 512 lanes."""
+_recent: list[Any] = []
+
+
+def _keep_stacks(native: Any) -> None:
+    """Of the libraries launched last only."""
+    if native in _recent:
+        _recent.remove(native)
+    _recent.append(native)
+    if len(_recent) > _WITH_STACKS:
+        _recent.pop(0).lane_sim_forget()
 
 
 def run(
     kernel: Kernel,
-    arguments: Sequence[Buffer | int],
+    arguments: Sequence[Buffer | int | None],
     grid: tuple[int, int, int],
     group: tuple[int, int, int],
     *,
@@ -150,16 +165,17 @@ def run(
     excused: Sequence[int] = (),
     excused_file: str = "",
 ) -> Run:
-    """Launch ``grid`` blocks of ``group`` lanes. An int argument is a C int; ``shared_limit`` is the device's.
+    """Launch ``grid`` blocks of ``group`` lanes. ``shared_limit`` is the device's.
 
-    Deterministic: the same arguments give the same bits and the same report. Shared memory starts as ``fill`` bytes in
-    every block. The ``excused`` lines of ``excused_file`` may read it unwritten, or index past an array's end. One
-    launch at a time in a process.
+    An int argument is a C int, None a null pointer. Deterministic: the same arguments give the same bits and the same
+    report. Shared memory starts as ``fill`` bytes in every block. The ``excused`` lines of ``excused_file`` may read it
+    unwritten, or index past an array's end. One launch at a time in a process.
     """
     if len(excused) > EXCUSED_MAX:
         raise UserError(f"at most {EXCUSED_MAX} lines can be excused, not {len(excused)}")
     library = build(kernel)
     native = _load(library)
+    _keep_stacks(native)
     mask = sum(1 << CHECKS.index(check) for check in set(checks))
     lines = (ctypes.c_uint * EXCUSED_MAX)(*excused)
     limits = (kernel.shared_bytes, shared_limit, fill)
@@ -184,18 +200,21 @@ def run(
     return Run(results, Report(faults, Stats(seconds, **{name: getattr(report, name) for name in _COUNTS})))
 
 
-def _place(native: Any, arguments: Sequence[Buffer | int]) -> tuple[list[Any], list[tuple[int, Array]]]:
+def _place(native: Any, arguments: Sequence[Buffer | int | None]) -> tuple[list[Any], list[tuple[int, Array]]]:
     """C cells that hold the arguments, and where the outputs are."""
     cells: list[Any] = []
     outputs: list[tuple[int, Array]] = []
     for argument in arguments:
+        if argument is None:
+            cells.append(ctypes.c_void_p())
+            continue
         if isinstance(argument, int):
             cells.append(ctypes.c_int(argument))
             continue
         data = np.ascontiguousarray(argument.data)
         address = native.lane_sim_buffer(data.nbytes, argument.output, argument.at_end, argument.offset)
         if not address:
-            raise UserError("the simulator has no memory, or no place, for another buffer: at most 16")
+            raise UserError("the simulator has no memory, or no place, for another buffer: at most 20")
         if argument.output:
             outputs.append((address, data))
         else:

@@ -18,20 +18,34 @@ from pathlib import Path
 
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import CXX_FIX, Cxx, find_cxx
-from upstream_patch.simulate.source import Kernel
+from upstream_patch.simulate.source import KNOWN_MLX, Front, Kernel
 
 NATIVE = Path(__file__).parent / "native"
 _KEPT_DAYS = 30
 CACHE_VARIABLE = "UPSTREAM_PATCH_CACHE"
-_COMMON = ("-std=c++17", "-g", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-Wno-unknown-pragmas")
-_ENGINE = ("-O2", "-Wall", "-Wextra")
+_COMMON = ("-g1", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-Wno-unknown-pragmas")
+_ENGINE = ("-std=c++17", "-O2", "-Wall", "-Wextra")
 _KERNEL = (
     "-O1",
     "-fsanitize=thread",
-    "-fsanitize=alignment,bool,enum,float-cast-overflow,integer-divide-by-zero,null,pointer-overflow,return,shift,"
-    "signed-integer-overflow,unreachable",
-    f"-I{NATIVE / 'cuda'}",
+    "-fsanitize=alignment,bool,enum,float-cast-overflow,integer-divide-by-zero,return,shift,signed-integer-overflow,"
+    "unreachable",
 )
+_FRONT = {
+    "cuda": ("-std=c++17", f"-I{NATIVE / 'cuda'}", "-fsanitize=null,pointer-overflow"),
+    # No check of each pointer for null and wrapping, which doubles the compile time: the access itself shows both.
+    # 16-bit arithmetic rounds after every operation. MLX's own attributes mean nothing here.
+    "metal": (
+        "-std=c++20",
+        f"-I{NATIVE / 'metal'}",
+        "-I.",
+        *("-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none"),
+        *("-Wno-unknown-attributes", "-Wno-ignored-attributes", "-Wno-pass-failed"),
+    ),
+}
+# An x86 instruction that turns float into bfloat, where a CPU has it, makes subnormals 0.
+_ROUNDING = ("-mno-avx512bf16", "-mno-avxneconvert") if platform.machine() in ("x86_64", "AMD64") else ()
+_HERE: dict[Front, tuple[str, ...]] = {"cuda": (), "metal": _ROUNDING}
 _FAMILY = {
     # instrumented, but with our own run time; func-entry would need an unwinder
     "zig": ("-fsanitize=array-bounds", "-fno-sanitize-trap=all", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
@@ -44,9 +58,12 @@ _WHOLE = ("-Wl,-z,defs", "-Wl,-Bsymbolic") if sys.platform == "linux" else ()
 _UNKNOWN = (
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: use of undeclared identifier '(?P<name>\w+)'", re.MULTILINE),
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: unknown type name '(?P<name>\w+)'", re.MULTILINE),
+    re.compile(r"^(?P<at>[^\s:]+:\d+).*error: no member named '(?P<name>\w+)' in namespace 'metal", re.MULTILINE),
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: .(?P<name>\w+). was not declared in this scope", re.MULTILINE),
     re.compile(r"^(?P<at>[^\s:]+:\d+).*error: there are no arguments to .(?P<name>\w+). that", re.MULTILINE),
 )
+
+_NO_CONSTANT = re.compile(r"lane_sim_function_constant_(?P<number>\d+)_(?P<name>\w+)")
 
 
 class SimulatorCompileError(UserError):
@@ -54,18 +71,22 @@ class SimulatorCompileError(UserError):
 
     exit_code = 1
 
-    def __init__(self, kernel: str, log: str) -> None:
+    def __init__(self, kernel: str, log: str, front: Front = "cuda") -> None:
         unknown = next((match for pattern in _UNKNOWN if (match := pattern.search(log))), None)
         if unknown is not None:
             why = f"{unknown['at']} uses {unknown['name']}, which the simulator does not know"
-            why += f": give it a CPU meaning under {NATIVE.relative_to(NATIVE.parents[2])}/cuda"
+            why += f": give it a CPU meaning under {NATIVE.relative_to(NATIVE.parents[2])}/{front}"
         elif "error: weak declaration" in log:
             why = "a static __shared__ array: the simulator knows only `extern __shared__`"
+        elif (undefined := _NO_CONSTANT.search(log)) is not None:
+            why = f"function constant {undefined['number']}, {undefined['name']}, is used and has no value"
         else:
             lines = (
                 [line.strip() for line in log.splitlines() if "error" in line] or log.splitlines()[:1] or ["no word"]
             )
             why = lines[0]
+        if "mlx/backend/metal" in why:
+            why += f"; the simulator knows the headers of {KNOWN_MLX}"
         super().__init__(f"{kernel} does not compile for the simulator: {why}")
         self.log = log
 
@@ -81,15 +102,17 @@ def cache_folder() -> Path:
 
 
 @cache
-def compiler() -> Cxx:
+def compiler(front: Front = "cuda") -> Cxx:
     """Raises MissingTool with the way to get one."""
     found = find_cxx()
     if found is None:
         raise MissingTool("no C++ compiler for the lane simulator", CXX_FIX)
+    if front == "metal" and found.family == "gcc":
+        raise MissingTool(f"the simulator's Metal front needs clang, not the {found.origin}", CXX_FIX)
     return found
 
 
-def _run(command: Sequence[str], folder: Path, kernel: str) -> None:
+def _run(command: Sequence[str], folder: Path, kernel: str, front: Front = "cuda") -> None:
     # zig keeps what it compiled; its own libraries are worth that, a kernel's object is not
     zig = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
     done = subprocess.run(
@@ -102,7 +125,7 @@ def _run(command: Sequence[str], folder: Path, kernel: str) -> None:
         stdin=subprocess.DEVNULL,
     )
     if done.returncode != 0:
-        raise SimulatorCompileError(kernel, done.stderr or done.stdout)
+        raise SimulatorCompileError(kernel, done.stderr or done.stdout, front)
 
 
 def _digest(*parts: str) -> str:
@@ -110,8 +133,10 @@ def _digest(*parts: str) -> str:
 
 
 @cache
-def _native_text() -> str:
-    files = sorted(path for path in NATIVE.rglob("*") if path.suffix in (".h", ".cpp", ".cuh"))
+def _native_text(front: Front | None = None) -> str:
+    """The engine's sources, and those of a front."""
+    every = sorted(path for path in NATIVE.rglob("*") if path.is_file())
+    files = [path for path in every if path.parent == NATIVE or path.relative_to(NATIVE).parts[0] == front]
     return "\0".join(f"{path.relative_to(NATIVE)}\0{path.read_text(encoding='utf-8')}" for path in files)
 
 
@@ -148,9 +173,10 @@ def engine() -> tuple[Path, ...]:
 
 def build(kernel: Kernel) -> Path:
     """The kernel's shared library; compiled when its hash is new. Raises SimulatorCompileError or MissingTool."""
-    cxx = compiler()
-    options = [*_COMMON, *_KERNEL, *_FAMILY[cxx.family]]
-    parts = [_identity(cxx), *options, _native_text(), kernel.unit]
+    front = kernel.front
+    cxx = compiler(front)
+    options = [*_COMMON, *_KERNEL, *_FRONT[front], *_HERE[front], *_FAMILY[cxx.family]]
+    parts = [_identity(cxx), *options, _native_text(front), kernel.unit]
     parts += [part for file in sorted(kernel.files.items()) for part in file]
     home = cache_folder() / "simulate" / _digest(*parts)
     library = home / "kernel.so"
@@ -161,14 +187,17 @@ def build(kernel: Kernel) -> Path:
         _prune()
         with _Workplace(home) as work:
             for name, text in kernel.files.items():
-                (work.folder / name).write_text(text, encoding="utf-8")
+                path = work.folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
             (work.folder / "unit.cpp").write_text(kernel.unit, encoding="utf-8")
-            _run([*cxx.command, *options, "-c", "unit.cpp", "-o", "unit.o"], work.folder, kernel.name)
+            _run([*cxx.command, *options, "-c", "unit.cpp", "-o", "unit.o"], work.folder, kernel.name, front)
             objects = [str(path) for path in engine()]
             _run(
                 [*cxx.command, "-shared", *_LINK[cxx.family], *_WHOLE, "unit.o", *objects, "-o", "kernel.so"],
                 work.folder,
                 kernel.name,
+                front,
             )
             (work.folder / "unit.o").unlink()
             work.done()

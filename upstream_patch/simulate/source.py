@@ -5,24 +5,38 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from upstream_patch.errors import UserError
 from upstream_patch.kernels import Variant, closure
 
 INTRINSICS = "intrinsics.cuh"
 """The one file of a CUDA kernel that the simulator replaces by its own."""
+ARENA = """extern "C" {{
+__attribute__((weak, aligned(16384))) {element} {name}[262144 / sizeof({element})];
+char* const lane_sim_arena = reinterpret_cast<char*>({name});
+}}"""
+"""Every unit's shared memory."""
 _ARENA = re.compile(r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w:\s]+?)\s+(\w+)\s*\[\s*\]\s*;")
+
+
+Front = Literal["cuda", "metal"]
+KNOWN_MLX = "MLX 0.32.4 (pip install 'mlx[cpu]==0.32.4')"
+"""The version whose Metal headers are known to lower; others may."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel: ``files`` are written side by side as they are, ``unit`` is the text that is compiled."""
+    """One library: ``files`` are written as they are, by their paths; ``unit`` is the text that is compiled."""
 
     name: str
     files: Mapping[str, str]
     unit: str
     shared_bytes: int
     """Dynamic shared memory of a block."""
+    front: Front = "cuda"
+    instances: tuple[str, ...] = ()
+    """What a Metal library can launch, by the number that its first argument gives."""
 
     def edited(self, name: str, file: str, old: str, new: str, occurrence: int | None = None) -> Kernel:
         """A copy with one piece of a file replaced: the only one, or the one of that number, counted from 0."""
@@ -48,10 +62,7 @@ def cuda_kernel(name: str, files: Mapping[str, str], function: str, shared_bytes
     element, arena = arenas.pop() if arenas else ("char", "lane_sim_no_shared")
     includes = "".join(f'#include "{file}"\n' for file in own)
     unit = f"""#include "{INTRINSICS}"
-extern "C" {{
-__shared__ __attribute__((aligned(16384))) {element} {arena}[262144 / sizeof({element})];
-char* const lane_sim_arena = reinterpret_cast<char*>({arena});
-}}
+{ARENA.format(element=element, name=arena)}
 {includes}#line 1 "{name}.cu"
 {function}
 extern "C" void lane_sim_call(void* const* arguments) {{ lane_sim::call(&{name}, arguments); }}

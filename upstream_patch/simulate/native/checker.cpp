@@ -13,8 +13,6 @@ namespace lane_sim {
 
 namespace {
 
-constexpr uint32_t kArenaBytes = 256 * 1024;
-
 struct Byte {
   uint32_t written_block = 0, written_warp = 0; // barrier counts at the last write
   uint32_t read_block = 0, read_warp = 0; // and at the last read
@@ -145,7 +143,14 @@ void checker_warp_barrier(unsigned warp) {
 void check_shared(uint32_t offset, unsigned size, bool write, Where where) {
   ++engine.report.shared_accesses;
   const unsigned limit = engine.config.checks & kBounds ? engine.config.shared_bytes : kArenaBytes;
-  if (offset > limit || limit - offset < size) {
+  if (engine.array_count != 0 && (engine.config.checks & kBounds)) {
+    if (!in_one_array(offset, size)) {
+      char text[200];
+      snprintf(text, sizeof text, " | %s of %u bytes at byte %td of the block's first array, in none of its arrays",
+               write ? "write" : "read", size, static_cast<ptrdiff_t>(offset) - engine.arrays[0].offset);
+      report("out of bounds", where, text);
+    }
+  } else if (offset > limit || limit - offset < size) {
     char text[200];
     snprintf(text, sizeof text, " | %s of %u bytes at shared offset %u; the block has %u bytes", write ? "write" : "read",
              size, offset, engine.config.shared_bytes);

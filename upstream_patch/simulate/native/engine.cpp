@@ -59,7 +59,7 @@ unsigned lanes_of(unsigned warp) {
 }
 
 bool same_place(const Lane& a, const Lane& b) {
-  return a.site.line == b.site.line && a.act == b.act && strcmp(a.what, b.what) == 0 &&
+  return a.site.line == b.site.line && a.act == b.act && a.fence == b.fence && strcmp(a.what, b.what) == 0 &&
       strcmp(a.site.file, b.site.file) == 0;
 }
 
@@ -90,7 +90,7 @@ bool release_warp(unsigned warp) {
     }
     lanes[0].act(slots, count);
     ++engine.report.collectives;
-  } else {
+  } else if (lanes[0].fence) {
     checker_warp_barrier(warp);
   }
   for (unsigned i = 0; i < count; ++i) {
@@ -126,7 +126,9 @@ bool release_block() {
     return false;
   }
   ++engine.report.barriers;
-  checker_block_barrier();
+  if (first->fence) {
+    checker_block_barrier();
+  }
   for (unsigned i = 0; i < engine.lane_count; ++i) {
     engine.lanes[i].state = State::ready;
   }
@@ -221,9 +223,11 @@ void run_block() {
     lane.state = State::ready;
     lane.copy_count = 0;
     lane.group = 0;
+    lane.arrays = 0;
     lane.sp = engine.stacks.prepare(i, lane_main);
   }
   engine.steps = 0;
+  engine.array_count = 0;
   checker_begin_block();
   unsigned warps[kMaxWarps];
   while (!engine.stopped) {
@@ -304,27 +308,31 @@ unsigned lane_in_warp() {
   return engine.current->lane;
 }
 
-void block_barrier(const char* what, Site site) {
-  Lane& lane = *engine.current;
-  lane.what = what;
-  lane.site = site;
-  lane.act = nullptr;
-  lane.state = State::at_block;
-  to_scheduler();
-}
+namespace {
 
-void warp_collective(const char* what, Collective act, void* slot, Site site) {
+void wait(State state, const char* what, Collective act, void* slot, bool fence, Site site) {
   Lane& lane = *engine.current;
   lane.what = what;
   lane.site = site;
   lane.act = act;
   lane.slot = slot;
-  lane.state = State::at_warp;
+  lane.fence = fence;
+  lane.state = state;
   to_scheduler();
 }
 
-void warp_barrier(const char* what, Site site) {
-  warp_collective(what, nullptr, nullptr, site);
+} // namespace
+
+void block_barrier(const char* what, Site site, bool fence) {
+  wait(State::at_block, what, nullptr, nullptr, fence, site);
+}
+
+void warp_collective(const char* what, Collective act, void* slot, Site site) {
+  wait(State::at_warp, what, act, slot, false, site);
+}
+
+void warp_barrier(const char* what, Site site, bool fence) {
+  wait(State::at_warp, what, nullptr, nullptr, fence, site);
 }
 
 } // namespace lane_sim

@@ -8,7 +8,9 @@ namespace lane_sim {
 
 constexpr unsigned kMaxLanes = 1024;
 constexpr unsigned kMaxWarps = kMaxLanes / kWarp;
-constexpr unsigned kMaxBuffers = 16;
+constexpr unsigned kMaxBuffers = 20;
+constexpr unsigned kMaxArrays = 8;
+constexpr uint32_t kArenaBytes = 256 * 1024; // what a kernel's unit reserves; more than any device has
 constexpr uint64_t kMaxSteps = uint64_t{1} << 28; // of a block: accesses to memory and meetings of lanes
 
 enum Order : int { kInOrder, kReversed, kSkew, kLockstep, kRandom };
@@ -68,10 +70,17 @@ struct Lane {
   const char* what = nullptr;
   Collective act = nullptr;
   void* slot = nullptr;
+  bool fence = true;
   // Async copies: those in flight, and the group that the next one joins.
   Copy* copies = nullptr;
   unsigned copy_count = 0, copy_room = 0;
   uint32_t group = 0;
+  unsigned arrays = 0; // of those in shared memory, how many this lane has asked for
+};
+
+struct Array { // in shared memory
+  uint32_t offset, bytes;
+  Site site;
 };
 
 struct Engine {
@@ -87,6 +96,8 @@ struct Engine {
   bool stopped = false;
   uint64_t steps = 0;
   void* const* arguments = nullptr;
+  Array arrays[kMaxArrays];
+  unsigned array_count = 0;
 
   uint32_t random();
   // Counts what lanes do; a kernel that never ends is a fault.
@@ -107,6 +118,9 @@ void checker_warp_barrier(unsigned warp);
 void check_shared(uint32_t offset, unsigned bytes, bool write, Where where);
 void check_copy_issued(uint32_t offset, unsigned bytes, Where where);
 void check_copy_done(uint32_t offset, unsigned bytes);
+
+// arrays.cpp
+bool in_one_array(uint32_t offset, unsigned bytes);
 
 // sanitize.cpp
 bool is_excused(const char* file, unsigned line);

@@ -45,13 +45,19 @@ static constexpr unsigned kFrame = 20;
 
 namespace lane_sim {
 
+void Stacks::release() {
+  if (base != nullptr) {
+    munmap(base, count * (kStackBytes + kPage));
+  }
+  base = nullptr;
+  count = 0;
+}
+
 bool Stacks::reserve(unsigned lanes) {
   if (lanes <= count) {
     return true;
   }
-  if (base != nullptr) {
-    munmap(base, count * (kStackBytes + kPage));
-  }
+  release();
   const size_t bytes = lanes * (kStackBytes + kPage);
   void* made = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
   base = made == MAP_FAILED ? nullptr : static_cast<char*>(made);

@@ -16,6 +16,7 @@ struct Stacks {
 
   // Makes room for `lanes` stacks, each with a guard page below it. False where the system has no memory left.
   bool reserve(unsigned lanes);
+  void release();
   bool contains(const void* p) const {
     return static_cast<size_t>(static_cast<const char*>(p) - base) < count * (kStackBytes + kPage);
   }

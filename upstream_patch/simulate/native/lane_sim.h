@@ -24,7 +24,7 @@ struct Dim3 {
   unsigned x, y, z;
 };
 
-enum class Element { bf16, f16 };
+enum class Element { bf16, f16, f32 };
 
 struct Quad {
   float v[4];
@@ -37,16 +37,33 @@ __attribute__((const)) Dim3 block_size();
 __attribute__((const)) Dim3 grid_size();
 __attribute__((const)) unsigned lane_in_warp();
 
-// Barriers order memory: among the lanes of a block, or of a warp.
-void block_barrier(const char* what, Site);
-void warp_barrier(const char* what, Site);
+// Barriers order memory among the lanes of a block, or of a warp; without a fence they only meet.
+void block_barrier(const char* what, Site, bool fence = true);
+void warp_barrier(const char* what, Site, bool fence = true);
 
 // All lanes of a warp meet, and `act` sees what each of them holds. It is not a memory fence.
 using Collective = void (*)(void* const (&slots)[kWarp], unsigned lanes);
 void warp_collective(const char* what, Collective act, void* slot, Site);
+// What a GPU leaves undefined where a warp has fewer lanes is a fault.
+void need_whole_warp(const char* what, Site);
 uint32_t warp_shuffle(uint32_t value, unsigned from, Site);
 Quad mma_16x8x16(Element, const uint32_t (&a)[4], const uint32_t (&b)[2], Quad c, Site);
 Quad mma_16x8x8_tf32(const uint32_t (&a)[4], const uint32_t (&b)[2], Quad c, Site);
+
+// One lane's elements of a matrix that its warp holds, `count` of them, in the order of their map.
+struct Fragment {
+  Element type;
+  const void* elements;
+  unsigned count;
+};
+// c += a b for the whole warp, in Metal's two kinds. Blocks of 8 x 8, two elements a lane; or of 16 x 16, eight a lane,
+// stacked along the longer side: a is 16 x 16, b 16 x 32, c 16 x 32, and a transposed operand is held as it is stored.
+void multiply_8x8x8(Fragment a, Fragment b, float* c, Site);
+void multiply_16x32x16(Fragment a, bool a_transposed, Fragment b, bool b_transposed, float* c, Site);
+
+// A static array in the block's shared memory. Every lane must ask for the same arrays in the same order, and gets the
+// same addresses. Once a block has such arrays, only bytes of them may be touched.
+void* shared_array(size_t bytes, size_t alignment, Site);
 
 // The block's shared memory, addressed by offsets.
 uint32_t shared_offset(const void* p, Site);

@@ -222,4 +222,7 @@ void lane_sim_release() {
   }
   buffer_count = 0;
 }
+void lane_sim_forget() {
+  lane_sim::engine.stacks.release();
+}
 }

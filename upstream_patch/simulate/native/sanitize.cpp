@@ -16,7 +16,7 @@ void access(const void* p, unsigned size, bool write, const void* pc) {
     return;
   }
   const auto offset = static_cast<size_t>(static_cast<const char*>(p) - lane_sim_arena);
-  if (offset < 256 * 1024) {
+  if (offset < kArenaBytes) {
     for (unsigned i = 0; i < size; i += 8) { // one of a struct's fields at a time, as it may be aligned to less
       const unsigned part = size - i < 8 ? size - i : 8;
       const auto at = static_cast<uint32_t>(offset + i);

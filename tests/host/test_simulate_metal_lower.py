@@ -1,0 +1,179 @@
+"""Metal headers made into C++: each edit of their text, and what ends in one line with the way out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.machine import (
+    CXX_FIX,
+    MLX_HEADERS_FIX,
+    Cxx,
+    System,
+    diagnose,
+    find_mlx_headers,
+)
+from upstream_patch.simulate import Buffer, SimulatorCompileError, library, run
+from upstream_patch.simulate.library import build
+from upstream_patch.simulate.metal import source
+from upstream_patch.simulate.metal.lower import lower, lowered_headers, parameters
+from upstream_patch.simulate.metal.mutations import mutable_kernel
+from upstream_patch.simulate.metal.source import Instance, metal_kernel
+from upstream_patch.simulate.metal.stock import HEADERS, Quantization, Route, stock_kernel
+
+
+def test_every_edit_keeps_the_lines() -> None:
+    text = """
+  threadgroup T tile[
+      N * (K + 8)];
+void f(constant const int64_t strides[2], device T* x [[threadgroup(0)]]) {
+  *((threadgroup Both*)(&to[i * 2])) =
+      *((const device Both*)(&from[i]));
+}
+constant bool aligned [[function_constant(7)]];
+"""
+    lowered = lower(text, {7: True})
+    assert lowered.count("\n") == text.count("\n")
+    assert "threadgroup T* tile = ::lane_sim::array_of<T>(" in lowered
+    assert "void f(constant const int64_t* strides, device T* x) {" in lowered
+    assert "::lane_sim::assign(*(threadgroup Both*)(&to[i * 2])," in lowered
+    assert "      *(const device Both*)(&from[i]));" in lowered
+    assert "static const bool aligned = true;" in lowered
+    assert "extern const bool aligned __asm__(" in lower(text)
+
+
+def test_parameters_are_read_from_their_attributes() -> None:
+    text = """[[kernel, max_total_threads_per_threadgroup(64)]] void k(
+  const device T* a [[buffer(3)]], device T* b, const constant int& c,
+  uint3 g [[threadgroup_position_in_grid]], vec<T, 2> (*unused)(int, int)) {}"""
+    assert parameters(text, "k") == ("3", "4", "5", "threadgroup_position_in_grid", "6")
+    with pytest.raises(UserError, match="no kernel other in these Metal sources"):
+        parameters(text, "other")
+    odd = "[[kernel]] void k(texture2d<float>  t [[texture(0)]]) {}"
+    with pytest.raises(
+        UserError, match=r"k: the simulator does not know what `texture2d<float> t \[\[texture\(0\)\]\]`"
+    ):
+        parameters(odd, "k")
+
+
+def test_headers_that_are_not_those_of_the_known_mlx(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no header mlx/backend/metal/kernels/\S+: .* 0\.32\.4"):
+        lowered_headers(tmp_path, HEADERS["nax"])
+    for name in HEADERS["nax"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("// another version\n", encoding="utf-8")
+    with pytest.raises(UserError, match="no kernel affine_qmm_t_nax in these Metal sources"):
+        stock_kernel("nax", Quantization(4, 64, "bf16"), tmp_path)
+
+
+CONSTANTS = """
+constant bool doubled [[function_constant(3)]];
+[[kernel]] void k(device int* out [[buffer(0)]], uint i [[thread_position_in_grid]]) { out[i] = doubled ? 2 : 1; }
+"""
+
+
+@pytest.mark.needs_metal_front
+def test_function_constants() -> None:
+    for value in (True, False):
+        kernel = metal_kernel("k", [Instance("k")], text=CONSTANTS, constants={3: value})
+        out = Buffer(np.zeros(4, np.int32), output=True)
+        assert set(run(kernel, [0, out], (2, 1, 1), (2, 1, 1), shared_limit=0).outputs[0]) == {1 + value}
+    with pytest.raises(SimulatorCompileError, match="function constant 3, doubled, is used and has no value"):
+        build(metal_kernel("k", [Instance("k")], text=CONSTANTS))
+
+
+@pytest.mark.needs_metal_front
+@pytest.mark.parametrize(("call", "name"), [("simd_ballot(true)", "simd_ballot"), ("metal::fast::tanh(1)", "fast")])
+def test_an_unknown_intrinsic_is_one_line_that_names_it(call: str, name: str) -> None:
+    text = f"using namespace metal;\n[[kernel]] void k(device int* out) {{\n  out[0] = {call};\n}}\n"
+    with pytest.raises(
+        SimulatorCompileError, match=rf"k\.metal:3 uses {name}, which the .* upstream_patch/simulate/native/metal$"
+    ) as e:
+        build(metal_kernel("k", [Instance("k")], text=text))
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.needs_metal_front
+@pytest.mark.parametrize(("target", "route"), [("aarch64-linux-gnu", "nax"), ("aarch64-macos", "wide")])
+def test_stock_kernels_compile_for_other_machines(target: str, route: Route, tmp_path: Path) -> None:
+    cxx = library.compiler("metal")
+    if cxx.family != "zig":
+        pytest.skip("only zig compiles for other machines")
+    kernel = mutable_kernel(route)
+    for name, text in {**kernel.files, "unit.cpp": kernel.unit}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    options = [*library._COMMON, *library._KERNEL, *library._FRONT["metal"], *library._FAMILY["zig"]]
+    library._run([*cxx.command, "-target", target, *options, "-c", "unit.cpp", "-o", "unit.o"], tmp_path, route)
+
+
+@pytest.mark.needs_metal_front
+def test_a_header_that_does_not_compile_names_the_mlx_that_does(tmp_path: Path) -> None:
+    header = "mlx/backend/metal/kernels/k.h"
+    (tmp_path / header).parent.mkdir(parents=True)
+    text = 'template <int bits> [[kernel]] void k(device int* out) { static_assert(bits == 2, "2 bits only"); }\n'
+    (tmp_path / header).write_text(text, encoding="utf-8")
+    kernel = metal_kernel("k", [Instance("k", "3")], headers=[header], root=tmp_path)
+    with pytest.raises(
+        SimulatorCompileError, match=r"k\.h:1.* 2 bits only; the simulator knows the headers of MLX 0"
+    ) as e:
+        build(kernel)
+    assert "\n" not in str(e.value)
+
+
+def test_metal_needs_clang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "find_cxx", lambda: Cxx(("g++",), "gcc", "g++ on PATH"))
+    library.compiler.cache_clear()
+    try:
+        assert library.compiler().family == "gcc"
+        with pytest.raises(MissingTool, match=r"Metal front needs clang, not the g\+\+ on PATH: pip install"):
+            library.compiler("metal")
+    finally:
+        library.compiler.cache_clear()
+
+
+def test_no_mlx_wheel_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "find_mlx_headers", lambda: None)
+    with pytest.raises(MissingTool, match=r"no MLX wheel .*: pip install -e '\.\[cpu\]'"):
+        source.mlx_headers()
+
+
+@dataclass(frozen=True)
+class Site(System):
+    """A machine that has these files and programs, and no other."""
+
+    paths: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+
+    def site_folders(self) -> list[str]:
+        return ["/site"]
+
+    def glob(self, pattern: str) -> list[str]:
+        return [path for path in self.paths if path == pattern]
+
+    def which(self, program: str) -> str | None:
+        return f"/usr/bin/{program}" if program in self.programs else None
+
+    def environ(self, name: str) -> str | None:
+        return None
+
+
+def test_doctor_says_what_metal_needs() -> None:
+    def said(system: Site) -> tuple[bool, str, str | None]:
+        finding = next(f for f in diagnose(system) if f.name == "simulator's Metal")
+        return finding.ok, finding.detail, finding.fix
+
+    zig, headers = "/site/ziglang/zig", "/site/mlx/include/mlx/backend/metal/kernels/quantized.h"
+    assert find_mlx_headers(Site(paths=(headers,))) == "/site/mlx/include"
+    assert said(Site(paths=(zig, headers))) == (
+        True,
+        "clang of the ziglang wheel, Metal headers of the MLX wheel",
+        None,
+    )
+    assert said(Site(paths=(headers,))) == (False, "needs clang, and there is no C++ compiler", CXX_FIX)
+    assert said(Site(paths=(headers,), programs=("g++",))) == (False, "needs clang, not the g++ on PATH", CXX_FIX)
+    assert said(Site(paths=(zig,))) == (False, "no MLX wheel with Metal headers", MLX_HEADERS_FIX)

@@ -1,0 +1,97 @@
+"""Run the cover of MLX's Metal kernels through the simulator and judge every launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from upstream_patch.correctness.metal_cover import MetalCase
+from upstream_patch.correctness.outcome import Outcome, outcome_of
+from upstream_patch.correctness.stock_metal import judge
+from upstream_patch.reference import F64, from_bits
+from upstream_patch.simulate import Kernel, Run
+from upstream_patch.simulate.metal.stock import (
+    FAMILY,
+    NAX_TILE,
+    SPLITK_TILE,
+    How,
+    Operands,
+    make_operands,
+    run_accumulate,
+    run_nax,
+    run_splitk,
+    run_wide,
+    stock_kernel,
+)
+from upstream_patch.simulate.small_m import to_bits
+
+
+def kernels_of(cases: Sequence[MetalCase]) -> list[Kernel]:
+    """The libraries that the cases need."""
+    wanted = dict.fromkeys((FAMILY[case.route], case.quantization) for case in cases)
+    return [stock_kernel(*each) for each in wanted]
+
+
+def _matmul(case: MetalCase, operands: Operands, tile: int, how: How) -> Run:
+    where = case.placement
+    match case.route:
+        case "nax":
+            return run_nax(operands, tile, where, how)
+        case "wide":
+            return run_wide(operands, tile, where, how)
+        case _:
+            return run_splitk(operands, tile, where, how)
+
+
+def _tiles(case: MetalCase, tile: int) -> int:
+    """Threadgroups of the case's matmul."""
+    p, batch = case.problem, len(case.layout.indices(case.layout.x))
+    match case.route:
+        case "nax":
+            return batch * -(-p.m // tile) * -(-p.n // NAX_TILE)
+        case "wide":
+            return batch * -(-p.m // tile) * -(-p.n // 8)
+        case _:
+            return tile * -(-p.m // SPLITK_TILE) * -(-p.n // SPLITK_TILE)
+
+
+def run_metal_case(case: MetalCase) -> Outcome:
+    """Two launches: two schedules, two fills of threadgroup memory, two tile sizes. Never raises for a fault.
+
+    After split-K, the sum of its parts is a third one, and must be numpy's bits.
+    """
+    operands = make_operands(case.problem, case.layout, case.seed, case.distribution)
+    common: How = {"seed": case.seed, "sums": case.sums}
+    first = _matmul(case, operands, case.tile, {**common, "order": case.order, "fill": case.fill})
+    other = _matmul(case, operands, case.other_tile, {**common, "order": case.other_order, "fill": case.fill ^ 0xFF})
+    runs = [first, other]
+    failures = [f"{case.id}, run {i}: {fault}" for i, run in enumerate(runs, 1) for fault in run.report.faults]
+    if not failures and first.outputs[0].tobytes() != other.outputs[0].tobytes():
+        failures.append(f"{case.id}: the schedule, the tile, or what threadgroup memory held before changes the output")
+    result = first.outputs[0]
+    if case.route == "splitk" and not failures:
+        summed = run_accumulate(case.problem, result, {"order": case.order}, at_end=case.placement.at_end)
+        runs.append(summed)
+        failures += [f"{case.id}, sum of the parts: {fault}" for fault in summed.report.faults]
+        total = np.zeros(result.shape[1:], np.float32)
+        with np.errstate(invalid="ignore", over="ignore"):
+            for part in result:
+                total = total + part
+            wanted = to_bits(total.astype(np.float64), case.problem.dtype)
+        if not failures and not _same_values(summed.outputs[0], wanted, case):
+            failures.append(f"{case.id}: the sum of the parts is not that of fp32 in their order, rounded once")
+        result = summed.outputs[0][None]
+    if not failures:
+        values = from_bits(result, case.problem.dtype)
+        wrong = [judge(inputs, values[i], case.route != "wide") for i, inputs in enumerate(operands.batch)]
+        failures += [f"{case.id}, matrix {i}: {why}" for i, why in enumerate(wrong) if why is not None]
+    tiles = _tiles(case, case.tile) + _tiles(case, case.other_tile)
+    return outcome_of(runs, tiles, failures)
+
+
+def _same_values(a: np.ndarray, b: np.ndarray, case: MetalCase) -> bool:
+    """Bit for bit, but for which NaN it is."""
+    wide: tuple[F64, F64] = (from_bits(a, case.problem.dtype), from_bits(b, case.problem.dtype))
+    nan = [np.isnan(each) for each in wide]
+    return bool(np.array_equal(nan[0], nan[1]) and np.array_equal(a[~nan[0]], b[~nan[1]]))

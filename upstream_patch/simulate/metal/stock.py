@@ -1,0 +1,308 @@
+"""MLX's own quantized matmul kernels for Metal: which libraries they make, and how MLX's host code launches them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upstream_patch.problem import DType, Problem
+from upstream_patch.reference import Distribution, Inputs, make_inputs
+from upstream_patch.simulate.api import CHECKS, Buffer, Check, Order, Run, Sums, run
+from upstream_patch.simulate.metal.source import Instance, metal_kernel
+from upstream_patch.simulate.small_m import Placement, to_bits
+from upstream_patch.simulate.source import Kernel
+
+Array = NDArray[Any]
+Family = Literal["nax", "vector"]
+"""Two headers that define the same names differently: ``nax`` has qmm_t_nax; ``vector`` the kernels for older GPUs."""
+Route = Literal["nax", "wide", "splitk"]
+"""``affine_qmm_t_nax``; ``affine_qmv_wide``; ``affine_qmm_t_splitk``, whose parts ``steel_gemm_splitk_accum`` adds."""
+FAMILY: dict[Route, Family] = {"nax": "nax", "wide": "vector", "splitk": "vector"}
+SHARED_LIMIT = 32 * 1024
+"""Threadgroup memory of every Apple GPU, in bytes."""
+TYPES: dict[DType, str] = {"bf16": "bfloat16_t", "f16": "float16_t", "f32": "float"}
+NAX_ROWS = (64, 32)
+"""BM: rows of a threadgroup's tile. MLX takes 32 where M is at most 32."""
+NAX_TILE = 64
+SPLITK_TILE = 32
+VECTORS = (2, 3, 4, 5)
+"""Rows of x that a threadgroup of qmv_wide takes."""
+_K_LANES = 8
+_FOLDER = "mlx/backend/metal/kernels"
+HEADERS: dict[Family, tuple[str, ...]] = {
+    "nax": tuple(f"{_FOLDER}/{name}" for name in ("utils.h", "steel/utils.h", "steel/gemm/nax.h", "quantized_nax.h")),
+    "vector": tuple(
+        f"{_FOLDER}/{name}"
+        for name in (
+            "utils.h",
+            "steel/gemm/gemm.h",
+            "quantized_utils.h",
+            "quantized.h",
+            "steel/gemm/kernels/steel_gemm_splitk.h",
+        )
+    ),
+}
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What a library of stock kernels is compiled for."""
+
+    bits: int
+    group_size: int
+    dtype: DType
+
+    @property
+    def arguments(self) -> str:
+        return f"{TYPES[self.dtype]}, {self.group_size}, {self.bits}"
+
+    def nax(self, aligned: bool, batched: bool, rows: int) -> Instance:
+        """``aligned``: N is a multiple of 64. ``rows``: BM."""
+        tile = f"{rows}, {NAX_TILE}, {NAX_TILE}, 2, 2"
+        return Instance("affine_qmm_t_nax", f"{self.arguments}, {_word(aligned)}, {_word(batched)}, {tile}")
+
+    def wide(self, vectors: int, batched: bool) -> Instance:
+        return Instance("affine_qmv_wide", f"{self.arguments}, {vectors}, {_K_LANES}, {_word(batched)}")
+
+    def splitk(self, aligned: bool) -> Instance:
+        """``aligned``: N is a multiple of 32."""
+        return Instance("affine_qmm_t_splitk", f"{self.arguments}, {_word(aligned)}")
+
+    def accumulate(self) -> Instance:
+        return Instance("gemm_splitk_accum", f"float, {TYPES[self.dtype]}")
+
+    def instances(self, family: Family) -> tuple[Instance, ...]:
+        if family == "nax":
+            return tuple(self.nax(*each) for each in product((True, False), (True, False), NAX_ROWS))
+        wide = [self.wide(*each) for each in product(VECTORS, (True, False))]
+        return (*wide, self.splitk(True), self.splitk(False), self.accumulate())
+
+
+@cache
+def stock_kernel(family: Family, quantization: Quantization, root: Path | None = None) -> Kernel:
+    """All instances of one family for one quantization. ``root`` is where MLX's headers are, if not in its wheel.
+
+    Raises MissingTool without an MLX wheel, UserError where its headers are not what the simulator knows.
+    """
+    name = f"{family}_{quantization.dtype}_gs_{quantization.group_size}_b_{quantization.bits}"
+    return metal_kernel(name, quantization.instances(family), headers=HEADERS[family], root=root)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Batch dimensions, and how far apart the matrices of neighbours in each of them lie, counted in matrices."""
+
+    name: str
+    shape: tuple[int, ...] = ()
+    x: tuple[int, ...] = ()
+    w: tuple[int, ...] = ()
+    padding: int = 0
+    """Rows between one matrix of x and the next, which belong to none."""
+
+    def indices(self, strides: tuple[int, ...]) -> list[int]:
+        """Which stored matrix each one of the batch is."""
+        return [
+            sum(i * s for i, s in zip(at, strides, strict=True))
+            for at in product(*(range(size) for size in self.shape))
+        ]
+
+
+FLAT = Layout("flat")
+LAYOUTS = (
+    FLAT,
+    Layout("batch", (3,), (1,), (1,)),
+    Layout("one x", (3,), (0,), (1,)),
+    Layout("one w", (3,), (1,), (0,)),
+    Layout("padded", (2,), (1,), (1,), padding=2),
+    Layout("transposed", (2, 2), (1, 2), (0, 1)),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Operands:
+    """What a launch takes, as it is stored: ``x`` has one [M, K] for each index, the weights one [N, K]."""
+
+    problem: Problem
+    layout: Layout
+    x: tuple[Inputs, ...]
+    w: tuple[Inputs, ...]
+
+    @property
+    def batch(self) -> tuple[Inputs, ...]:
+        """The problems of the batch, one matmul each."""
+        pairs = zip(self.layout.indices(self.layout.x), self.layout.indices(self.layout.w), strict=True)
+        return tuple(replace(self.w[w], x=self.x[x].x) for x, w in pairs)
+
+    def stored(self, values: Any) -> Array:
+        return to_bits(np.asarray(values, np.float64), self.problem.dtype)
+
+    def arrays(self) -> tuple[Array, Array, Array, Array]:
+        """x, packed weights, scales, biases. Rows of padding are NaN."""
+        gap = np.full((self.layout.padding, self.problem.k), np.nan)
+        x = np.concatenate([part for inputs in self.x for part in (inputs.x, gap)])
+        x = x[: len(x) - self.layout.padding]
+        packed = np.concatenate([inputs.packed for inputs in self.w])
+        scales, biases = (np.concatenate([getattr(i, name) for i in self.w]) for name in ("scales", "biases"))
+        return self.stored(x), packed, self.stored(scales), self.stored(biases)
+
+    def batch_arguments(self) -> list[Buffer | int | None]:
+        """Buffers 8 to 15 of the batched kernels; unbound without a batch."""
+        p, layout = self.problem, self.layout
+        if not layout.shape:
+            return [None] * 8
+        words, groups = p.k * p.bits // 32, p.k // p.group_size
+
+        def strides(matrices: tuple[int, ...], rows: int, columns: int) -> Buffer:
+            return Buffer(np.array([*(s * rows * columns for s in matrices), columns, 1], np.int64))
+
+        def shape(*matrix: int) -> Buffer:
+            return Buffer(np.array([*layout.shape, *matrix], np.int32))
+
+        rank = len(layout.shape)
+        return [
+            *(rank, shape(p.m, p.k), strides(layout.x, p.m + layout.padding, p.k)),
+            *(rank, shape(p.n, words), strides(layout.w, p.n, words)),
+            *(strides(layout.w, p.n, groups), strides(layout.w, p.n, groups)),
+        ]
+
+
+def make_operands(
+    problem: Problem, layout: Layout = FLAT, seed: int = 0, distribution: Distribution = "normal"
+) -> Operands:
+    """Operands of their own for every matrix that the layout stores."""
+    count = {name: max(layout.indices(getattr(layout, name))) + 1 for name in ("x", "w")}
+    made = [make_inputs(problem, seed + i, distribution) for i in range(max(count.values()))]
+    return Operands(problem, layout, tuple(made[: count["x"]]), tuple(made[: count["w"]]))
+
+
+class How(TypedDict, total=False):
+    """How a launch is scheduled, as ``run`` takes it."""
+
+    seed: int
+    order: Order
+    sums: Sums
+    fill: int
+    checks: Sequence[Check]
+
+
+def _quantization(problem: Problem) -> Quantization:
+    return Quantization(problem.bits, problem.group_size, problem.dtype)
+
+
+def _output(shape: tuple[int, ...], dtype: DType, at_end: bool) -> Buffer:
+    return Buffer(np.empty(shape, np.uint32 if dtype == "f32" else np.uint16), output=True, at_end=at_end)
+
+
+def _inputs(operands: Operands, where: Placement) -> list[Buffer | int | None]:
+    """Weights, scales, biases, x: in the kernels' order."""
+    x, packed, scales, biases = (
+        Buffer(data, at_end=where.at_end, offset=offset)
+        for data, offset in zip(operands.arrays(), where.offsets, strict=True)
+    )
+    return [packed, scales, biases, x]
+
+
+def _arguments(operands: Operands, where: Placement) -> list[Buffer | int | None]:
+    """Of the kernels that take a batch."""
+    p = operands.problem
+    out = _output((len(operands.batch), p.m, p.n), p.dtype, where.at_end)
+    return [*_inputs(operands, where), out, p.k, p.n, p.m, *operands.batch_arguments()]
+
+
+def _launch(
+    kernel: Kernel,
+    instance: Instance,
+    arguments: Sequence[Buffer | int | None],
+    grid: tuple[int, int, int],
+    group: tuple[int, int, int],
+    how: How,
+) -> Run:
+    return run(
+        kernel,
+        [kernel.instances.index(instance.call), *arguments],
+        grid,
+        group,
+        shared_limit=SHARED_LIMIT,
+        **{"checks": CHECKS, **how},  # type: ignore[arg-type]
+    )
+
+
+def run_nax(
+    operands: Operands, rows: int, where: Placement, how: How | None = None, kernel: Kernel | None = None
+) -> Run:
+    """``affine_qmm_t_nax`` with tiles of ``rows``: K a multiple of 64. The output is [batch, M, N] of stored bits.
+
+    ``kernel`` takes the place of the stock one, for mutations.
+    """
+    p, q = operands.problem, _quantization(operands.problem)
+    return _launch(
+        kernel or stock_kernel("nax", q),
+        q.nax(p.n % NAX_TILE == 0, bool(operands.layout.shape), rows),
+        _arguments(operands, where),
+        (-(-p.n // NAX_TILE), -(-p.m // rows), len(operands.batch)),
+        (32, 2, 2),
+        how or {},
+    )
+
+
+def run_wide(
+    operands: Operands, vectors: int, where: Placement, how: How | None = None, kernel: Kernel | None = None
+) -> Run:
+    """``affine_qmv_wide``, ``vectors`` rows of x a threadgroup. The output is [batch, M, N] of stored bits."""
+    p, q = operands.problem, _quantization(operands.problem)
+    results = 2 * 32 // _K_LANES
+    return _launch(
+        kernel or stock_kernel("vector", q),
+        q.wide(vectors, bool(operands.layout.shape)),
+        _arguments(operands, where),
+        (-(-p.m // vectors), -(-p.n // results), len(operands.batch)),
+        (32, 2, 1),
+        how or {},
+    )
+
+
+def run_splitk(
+    operands: Operands, parts: int, where: Placement, how: How | None = None, kernel: Kernel | None = None
+) -> Run:
+    """``affine_qmm_t_splitk``: K is a multiple of ``parts`` x max(32, group). The output is [parts, M, N] in fp32."""
+    p, q = operands.problem, _quantization(operands.problem)
+    out = Buffer(np.empty((parts, p.m, p.n), np.float32), output=True, at_end=where.at_end)
+    return _launch(
+        kernel or stock_kernel("vector", q),
+        q.splitk(p.n % SPLITK_TILE == 0),
+        [*_inputs(operands, where), out, p.k, p.n, p.m, p.k // parts, p.m * p.n],
+        (-(-p.n // SPLITK_TILE), -(-p.m // SPLITK_TILE), parts),
+        (32, 2, 2),
+        how or {},
+    )
+
+
+def run_accumulate(
+    problem: Problem, partials: Array, how: How | None = None, kernel: Kernel | None = None, at_end: bool = False
+) -> Run:
+    """``steel_gemm_splitk_accum`` on partials [parts, M, N] in fp32. The output is [M, N] of stored bits.
+
+    One lane an output: the grid ends where the output does, as Metal's non-uniform threadgroups do.
+    """
+    p, q = problem, _quantization(problem)
+    out = _output((p.m, p.n), p.dtype, at_end)
+    width = max(w for w in range(1, 65) if p.n % w == 0)
+    return _launch(
+        kernel or stock_kernel("vector", q),
+        q.accumulate(),
+        [Buffer(partials, at_end=at_end), out, len(partials), p.m * p.n, p.n],
+        (p.n // width, p.m, 1),
+        (width, 1, 1),
+        how or {},
+    )

@@ -1,0 +1,147 @@
+// A matrix product of one warp, once its operands are gathered: exact products, and the order of the sums is a choice,
+// since no vendor states it.
+#pragma once
+
+#include "engine.h"
+
+#include <math.h>
+#include <string.h>
+
+namespace lane_sim {
+
+// Mirrored in upstream_patch/simulate/api.py.
+enum Sums { kAscending, kDescending, kPairwise, kExact, kTruncating };
+
+inline float from_bits(uint32_t bits) {
+  float v;
+  memcpy(&v, &bits, 4);
+  return v;
+}
+
+inline float from_half(uint32_t h) {
+  const uint32_t sign = (h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 0x3FF;
+  if (exponent == 31) {
+    return from_bits(sign | 0x7F800000 | fraction << 13);
+  }
+  if (exponent != 0) {
+    return from_bits(sign | (exponent + 112) << 23 | fraction << 13);
+  }
+  const float small = static_cast<float>(fraction) * 0x1p-24f;
+  return sign != 0 ? -small : small;
+}
+
+inline float element(Element type, uint32_t bits) {
+  switch (type) {
+    case Element::bf16:
+      return from_bits(bits << 16);
+    case Element::f16:
+      return from_half(bits);
+    default:
+      return from_bits(bits);
+  }
+}
+
+template <int kRows, int kColumns, int kDepth>
+struct Tile {
+  float a[kRows][kDepth], b[kDepth][kColumns], c[kRows][kColumns];
+
+  // One step of the sum for a whole tile: the compiler turns the inner loop into vector code.
+  void step(int k) {
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kColumns; ++j) {
+        c[i][j] += a[i][k] * b[k][j];
+      }
+    }
+  }
+
+  void pairwise() {
+    for (int i = 0; i < kRows; ++i) {
+      float terms[kDepth][kColumns];
+      for (int k = 0; k < kDepth; ++k) {
+        for (int j = 0; j < kColumns; ++j) {
+          terms[k][j] = a[i][k] * b[k][j];
+        }
+      }
+      for (int width = kDepth / 2; width > 0; width /= 2) {
+        for (int k = 0; k < width; ++k) {
+          for (int j = 0; j < kColumns; ++j) {
+            terms[k][j] += terms[k + width][j];
+          }
+        }
+      }
+      for (int j = 0; j < kColumns; ++j) {
+        c[i][j] += terms[0][j];
+      }
+    }
+  }
+
+  // In fp64, rounded once.
+  void exact() {
+    for (int i = 0; i < kRows; ++i) {
+      double sums[kColumns];
+      for (int j = 0; j < kColumns; ++j) {
+        sums[j] = c[i][j];
+      }
+      for (int k = 0; k < kDepth; ++k) {
+        for (int j = 0; j < kColumns; ++j) {
+          sums[j] += static_cast<double>(a[i][k]) * b[k][j];
+        }
+      }
+      for (int j = 0; j < kColumns; ++j) {
+        c[i][j] = static_cast<float>(sums[j]);
+      }
+    }
+  }
+
+  // All terms cut to the last bit, two past a float's, of the greatest one; their sum cut to a float. What published
+  // experiments find on recent matrix units.
+  void truncating() {
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < kColumns; ++j) {
+        double terms[kDepth + 1], greatest = 0, plain = 0;
+        for (int k = 0; k <= kDepth; ++k) {
+          terms[k] = k == kDepth ? c[i][j] : static_cast<double>(a[i][k]) * b[k][j];
+          greatest = fmax(greatest, fabs(terms[k]));
+          plain += terms[k];
+        }
+        if (greatest == 0 || !isfinite(plain)) {
+          c[i][j] = static_cast<float>(plain);
+          continue;
+        }
+        const double unit = ldexp(1.0, ilogb(greatest) - 25);
+        double sum = 0;
+        for (double term : terms) {
+          sum += trunc(term / unit) * unit;
+        }
+        const double last = sum == 0 ? 1.0 : ldexp(1.0, ilogb(sum) - 23);
+        c[i][j] = static_cast<float>(trunc(sum / last) * last);
+      }
+    }
+  }
+
+  void multiply() {
+    switch (engine.config.sums) {
+      case kAscending:
+        for (int k = 0; k < kDepth; ++k) {
+          step(k);
+        }
+        break;
+      case kDescending:
+        for (int k = kDepth; k-- > 0;) {
+          step(k);
+        }
+        break;
+      case kPairwise:
+        return pairwise();
+      case kTruncating:
+        return truncating();
+      default:
+        return exact();
+    }
+  }
+};
+
+// What a GPU leaves undefined where a warp has fewer lanes is a fault.
+void need_whole_warp(const char* what, Site site);
+
+} // namespace lane_sim
