@@ -175,7 +175,8 @@ def _formats(full: bool) -> Iterator[Case]:
     for number, ((bits, group), distribution) in enumerate(product(FORMATS, DISTRIBUTIONS)):
         for dtype in DTYPES if full else DTYPES[number % 2 :][:1]:
             yield Case("format_data", Problem(m=9, n=65, k=640, bits=bits, group_size=group, dtype=dtype), distribution)
-    for number, ((bits, group), form) in enumerate(product(FORMATS, ("margins", "odd_offset"))):
+    forms: tuple[Form, ...] = ("margins", "odd_offset")
+    for number, ((bits, group), form) in enumerate(product(FORMATS, forms)):
         problem = Problem(m=3, n=33, k=640, bits=bits, group_size=group, dtype=DTYPES[number // 2 % 2])
         yield Case("format_memory", problem, form=form)
 

@@ -26,8 +26,10 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 
 
 def offset(problem: Problem) -> int:
-    """The most that the small-M kernel adds to the integers it multiplies, to take it out again in fp32: the error grows
-    with it. 0 for dtypes that it does not take."""
+    """The most that the small-M kernel adds to the integers it multiplies, to take it out again in fp32.
+
+    The error grows with it. 0 for dtypes that the kernel does not take.
+    """
     if problem.dtype not in CTYPE:
         return 0
     return 128 if problem.dtype == "bf16" and problem.bits <= 4 else 1024
@@ -132,7 +134,7 @@ def variants(arch: str | None = None, formats: Sequence[tuple[int, int]] = FORMA
 
 
 def build_variants(arch: str) -> tuple[Variant, ...]:
-    """What a build compiles: every 4-bit instance of group size 64, and of each other format the most demanding ones."""
+    """What a build compiles: every 4-bit instance of group size 64, and the most demanding one of each other format."""
     demanding = [v for v in variants(arch) if v.tuning.rows == 16 and v.dtype == "bf16"]
     most = {(v.tuning.bits, v.tuning.group): v for v in sorted(demanding, key=lambda v: v.tuning.warps)}
     return (*variants(arch, [(4, 64)]), *(v for key, v in most.items() if key != (4, 64)))

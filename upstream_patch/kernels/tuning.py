@@ -48,9 +48,9 @@ class SmallM:
 class DeviceClass:
     """Limits of one compute capability, from the CUDA programming guide's table, and its picks.
 
-    Both map rows to picks, the best first; a format takes the first that fits. ``deep`` comes before them for weights of
-    many tiles, where a longer ring covers the memory's latency better; where there are few, the block is done before it
-    pays.
+    Both map rows to picks, the best first; a format takes the first that fits. ``deep`` comes before them for weights
+    of many tiles, where a longer ring covers the memory's latency better; where there are few, the block is done before
+    it pays.
     """
 
     name: str
@@ -62,9 +62,7 @@ class DeviceClass:
 
     def fits(self, tuning: SmallM) -> bool:
         needed = tuning.shared_bytes
-        return (
-            needed <= self.shared_per_block and needed + RESERVED_SHARED_BYTES <= self.shared_per_multiprocessor
-        )
+        return needed <= self.shared_per_block and needed + RESERVED_SHARED_BYTES <= self.shared_per_multiprocessor
 
     def tuning(self, rows: int, warps: int, bits: int, group: int, deep: bool) -> SmallM | None:
         """The first pick that fits; None where none does."""
@@ -78,7 +76,9 @@ class DeviceClass:
         while any(self.tuning(rows, warps, bits, group, deep=False) is None for rows in (8, 16)):
             warps //= 2
             if warps < 4:
-                raise ValueError(f"{bits}-bit weights of group size {group} do not fit the shared memory of {self.name}")
+                raise ValueError(
+                    f"{bits}-bit weights of group size {group} do not fit the shared memory of {self.name}"
+                )
         return warps
 
 

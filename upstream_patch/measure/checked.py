@@ -48,8 +48,6 @@ def check_row(
     """
     import mlx.core as mx
 
-    from upstream_patch import ops
-
     columns = sample_columns(problem.n, seed)
     index = mx.array(columns.astype(np.uint32))
     first = weights.copies[0]

@@ -24,8 +24,8 @@ EXCUSED = {
     "load_shared_8(at)": _PAST_K,
     "load_shared_4(at + 4 * i)": _PAST_K,
 }
-"""Reads of shared memory that nobody wrote, by the text of their line, and why each is right. Runs over two fills of the
-memory must agree bit for bit, which shows that an unwritten value does not matter."""
+"""Reads of shared memory that nobody wrote, by the text of their line, and why each is right. Runs over two fills of
+the memory must agree bit for bit, which shows that an unwritten value does not matter."""
 
 
 @dataclass(frozen=True)
