@@ -11,6 +11,7 @@ import pytest
 
 from upstream_patch.correctness import Answer, Case, answer, complaints, matrix, run_case, run_cases
 from upstream_patch.correctness.cases import DISTINCT_ROWS, repeats_of
+from upstream_patch.kernels.tuning import FORMATS
 from upstream_patch.problem import DType, Problem
 from upstream_patch.reference import DISTRIBUTIONS, F64, Distribution, Inputs, make_inputs, pack, round_to
 from upstream_patch.reference import from_bits as values_of
@@ -248,7 +249,7 @@ def test_the_matrix_covers_what_it_must() -> None:
     cases = matrix()
     ours = [case for case in cases if case.route == "small_m"]
     seen = {(c.problem.m, c.problem.dtype, c.problem.layout) for c in ours}
-    assert len({case.id for case in cases}) == len(cases) < 600
+    assert len({case.id for case in cases}) == len(cases) < 1200
     assert seen >= {(m, d, la) for m in range(1, 17) for d in ("bf16", "f16") for la in ("mk", "1mk", "b1k")}
     assert {c.problem.n for c in ours} >= {1, 7, 15, 16, 17, 33, 127, 128, 129, 1000}
     assert {c.problem.k for c in ours} >= {64, 128, 192, 320, 576, 1024, 4096, 4160, 14336}
@@ -256,7 +257,16 @@ def test_the_matrix_covers_what_it_must() -> None:
     many = {c.problem.m for c in ours if repeats_of(c.label) == 50}
     assert many == {1, 2, 8, 16} and {repeats_of(c.label) for c in cases} == {20, 50}
     assert set(np.concatenate(hot).argmax(axis=1)) == set(range(128))
-    assert all(c.problem.bits == 4 and c.problem.group_size == 64 and c.problem.dtype != "f32" for c in ours)
+    assert all(c.problem.dtype != "f32" for c in ours)
+    formats = {(c.problem.bits, c.problem.group_size, c.problem.m, c.name) for c in ours}
+    assert formats >= {(*form, m, "formats") for form in FORMATS for m in range(1, 17)}
+    odd = [c for c in ours if c.problem.group_size == 32 and c.problem.k % 64]
+    assert len({c.problem.bits for c in odd}) == 6
+
+
+def test_the_full_matrix_is_the_whole_cross_of_the_formats() -> None:
+    cases = [case for case in matrix(full=True) if case.name == "formats"]
+    assert len(cases) == 18 * 16 * 2 * 3 * 7 == len({case.id for case in cases}) > 5000
 
 
 def test_from_bits_is_what_the_arms_store() -> None:

@@ -32,7 +32,9 @@ def offset(problem: Problem) -> int:
     """
     if problem.dtype not in CTYPE:
         return 0
-    return 128 if problem.dtype == "bf16" and problem.bits <= 4 else 1024
+    if problem.dtype == "bf16":
+        return 128 if problem.bits <= 4 else 1024
+    return 64 if problem.bits <= 6 else 1024
 
 
 def entry(kernel: str) -> Path:

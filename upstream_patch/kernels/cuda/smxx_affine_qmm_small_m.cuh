@@ -22,6 +22,7 @@ struct Sixteen;
 
 template <>
 struct Sixteen<__nv_bfloat16> {
+  static constexpr int kFrom = 0;
   __device__ static float low(u32 v) {
     return __uint_as_float(v << 16);
   }
@@ -35,6 +36,7 @@ struct Sixteen<__nv_bfloat16> {
 
 template <>
 struct Sixteen<__half> {
+  static constexpr int kFrom = 4; // its outputs show errors that those of bf16 hide
   __device__ static float low(u32 v) {
     return __half2float(__ushort_as_half(static_cast<unsigned short>(v)));
   }
@@ -77,7 +79,7 @@ struct AffineQmmSmallM {
   static constexpr int kPairs = 8 / kRuns; // registers of a run
   static constexpr int kGroups = kSlice / kGroup; // of a slice
   static constexpr int kSets = kGroups > 4 ? kGroups / 4 : 1; // of four groups, which one tf32 product takes
-  using R = Run<U, kBits, 16 / kRuns>;
+  using R = Run<U, kBits, 16 / kRuns, V::kFrom>;
   static constexpr int kRowTiles = kRows / 8;
   static constexpr int kRowBytes = kSlice * kBits / 8; // of a chunk
   // Rows that are powers of two are swizzled, the others padded, so that eight rows share no bank.
@@ -466,8 +468,8 @@ struct AffineQmmSmallM {
       u32 v0[R::kWords], v1[R::kWords], p0[kPairs], p1[kPairs];
       load_run(v0, at, shift, second);
       load_run(v1, at + 8 * kPitch, shift, second);
-      unpack<U, kBits, 16 / kRuns>(v0, p0);
-      unpack<U, kBits, 16 / kRuns>(v1, p1);
+      unpack<R>(v0, p0);
+      unpack<R>(v1, p1);
 #pragma unroll
       for (int h = 0; h < kPairs; h += 2) {
         const u32 a[4] = {p0[h], p1[h], p0[h + 1], p1[h + 1]};

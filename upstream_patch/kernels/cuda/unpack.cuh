@@ -24,12 +24,14 @@ struct Significand<__nv_bfloat16> {
   static constexpr u32 kOnes = 0x3F803F80;
 };
 
-// A lane's run of kRun consecutive integers of one row: kRun * kBits bits, lowest first; U is what they become.
-template <typename U, int kBits, int kRun>
+// A lane's run of kRun consecutive integers of one row: kRun * kBits bits, lowest first; U is what they become. A field is
+// put at bit kFrom or higher, where that leaves room for it: 4 costs some shifts and keeps the offsets of f16 below 128.
+template <typename U, int kBits, int kRun, int kFrom>
 struct Run {
   static_assert(kBits >= 2 && kBits <= 8 && kBits != 7, "MLX has no such width");
   static_assert(kBits <= Significand<U>::kBits, "an integer must fit the significand");
   static_assert(kRun == 8 || kRun == 16, "a quarter of a group of 32, or of 64");
+  static constexpr int kWidth = kBits;
   static constexpr int kPairs = kRun / 2;
   static constexpr int kRunBits = kRun * kBits;
   static constexpr int kWords = (kRunBits + 31) / 32;
@@ -41,6 +43,7 @@ struct Run {
   static constexpr int kUnit = kBits == 4 ? 8 : kRun;
   static constexpr int kHalf = kUnit / 2;
   static constexpr int kHighest = Significand<U>::kBits - kBits; // where a field may start at most
+  static constexpr int kLowest = kFrom < kHighest ? kFrom : kHighest;
 
   __device__ static constexpr int low(int pair) {
     return kBytes ? 2 * pair : pair / kHalf * kUnit + pair % kHalf;
@@ -70,7 +73,7 @@ struct Run {
   }
   // Where the field is put.
   __device__ static constexpr int place(int i) {
-    return found(i) < kHighest ? found(i) : kHighest;
+    return found(i) < kLowest ? kLowest : found(i) < kHighest ? found(i) : kHighest;
   }
   // What is added to both integers of a pair, in each half.
   __device__ static constexpr u32 offset(int pair) {
@@ -103,9 +106,8 @@ __device__ __forceinline__ u32 two_windows(const u32 (&v)[kWords], int low, int 
 }
 
 // The pairs of a run.
-template <typename U, int kBits, int kRun>
-__device__ __forceinline__ void unpack(const u32 (&v)[Run<U, kBits, kRun>::kWords], u32 (&pair)[kRun / 2]) {
-  using R = Run<U, kBits, kRun>;
+template <typename R>
+__device__ __forceinline__ void unpack(const u32 (&v)[R::kWords], u32 (&pair)[R::kPairs]) {
   if constexpr (R::kBytes) {
 #pragma unroll
     for (int p = 0; p < R::kPairs; ++p) {
@@ -113,17 +115,17 @@ __device__ __forceinline__ void unpack(const u32 (&v)[Run<U, kBits, kRun>::kWord
     }
     return;
   }
-  constexpr u32 kField = (1u << kBits) - 1;
+  constexpr u32 kField = (1u << R::kWidth) - 1;
   u32 both = 0;
 #pragma unroll
   for (int p = 0; p < R::kPairs; ++p) {
-    const int i = p % R::kHalf, start = p / R::kHalf * R::kUnit * kBits;
+    const int i = p % R::kHalf, start = p / R::kHalf * R::kUnit * R::kWidth;
     if (i == 0 || R::window(i) != R::window(i - 1)) {
       const int low = start + 8 * R::window(i);
-      both = two_windows(v, low, low + R::kHalf * kBits);
+      both = two_windows(v, low, low + R::kHalf * R::kWidth);
     }
-    const int place = R::place(i);
-    pair[p] = and_or(both >> (R::found(i) - place), (kField << place) * 0x10001u, R::offset(p));
+    const int place = R::place(i), right = R::found(i) - place;
+    pair[p] = and_or(right < 0 ? both << -right : both >> right, (kField << place) * 0x10001u, R::offset(p));
   }
 }
 
