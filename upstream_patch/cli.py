@@ -110,11 +110,14 @@ def build(
 
 
 @app.command()
-def correctness(evidence: Evidence = EVIDENCE) -> None:
+def correctness(
+    evidence: Evidence = EVIDENCE,
+    full: Annotated[bool, typer.Option("--full", help="Every format with every M, dtype, layout and shape.")] = False,
+) -> None:
     """Run the matrix on this machine's CUDA GPU and record it."""
     from upstream_patch.recording import record_correctness
 
-    stored = record_correctness(command_line(), evidence)
+    stored = record_correctness(command_line(), evidence, full)
     print(f"{stored.detail}: {stored.path}")
 
 

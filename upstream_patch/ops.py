@@ -75,10 +75,10 @@ def quantized_matmul(
     """``mx.quantized_matmul`` that reads the weights once for all rows.
 
     x: [..., K]; w: [N, K * bits / 32] uint32; scales, biases: [N, K / group_size]; result [..., N]. Our kernel takes
-    4-bit affine weights of group size 64, bfloat16 or float16, 1 to 16 rows over all leading axes, on CUDA; MLX's own
-    takes the rest. Errors are those of ``mx.quantized_matmul``.
+    affine weights of 2, 3, 4, 5, 6 or 8 bits and group size 32, 64 or 128, bfloat16 or float16, 1 to 16 rows over all
+    leading axes, on CUDA; MLX's own takes the rest. Errors are those of ``mx.quantized_matmul``.
 
-    Our sums hold (128 + q) x in fp32, so they overflow from |x| around 1e35 on. Our kernel has no shapeless form for
+    Up to 4 bits our sums hold (128 + q) x in fp32, so they overflow from |x| around 1e35 on. Our kernel has no shapeless form for
     ``mx.compile``, and no derivative: under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and ``mx.vmap`` use ``install()``,
     which takes MLX's own route there.
     """

@@ -40,13 +40,13 @@ def require_cuda() -> None:
     require_commit(host_id(probe()), versions())
 
 
-def record_correctness(command: str, evidence: Root = EVIDENCE) -> Stored:
-    """The whole matrix. A wrong case is stored too, and then raised: evidence of a fault is evidence."""
+def record_correctness(command: str, evidence: Root = EVIDENCE, full: bool = False) -> Stored:
+    """The matrix, or all of it. A wrong case is stored too, and then raised: evidence of a fault is evidence."""
     require_cuda()
     from upstream_patch.correctness import failures, run_matrix
 
     with bar("correctness") as advance:
-        body = run_matrix(progress=advance)
+        body = run_matrix(progress=advance, full=full)
     path = _store(body, command, evidence)
     wrong = failures(body)
     if wrong:

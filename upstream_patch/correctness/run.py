@@ -230,21 +230,21 @@ def failures(body: CorrectnessBody) -> list[str]:
     return [line for result in body.cases for line in complaints(result)]
 
 
-def matrix_here() -> list[Case]:
+def matrix_here(full: bool = False) -> list[Case]:
     """The matrix of the CUDA device that mlx uses. Raises MissingTool without one."""
     from upstream_patch import ops
 
     ops.require_cuda()
     device = cuda_device()
-    return matrix() if device is None else matrix(device)
+    return matrix(full=full) if device is None else matrix(device, full)
 
 
-def run_matrix(progress: Progress | None = None) -> CorrectnessBody:
-    """The whole matrix on mlx's default GPU. Failures are collected: ask ``failures(body)``.
+def run_matrix(progress: Progress | None = None, full: bool = False) -> CorrectnessBody:
+    """The matrix on mlx's default GPU. Failures are collected: ask ``failures(body)``.
 
     Raises MissingTool without a CUDA device that mlx can use.
     """
-    cases = matrix_here()
+    cases = matrix_here(full)
     compile_ahead(cases)
     return run_cases(cases, MlxArms(), progress)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from upstream_patch.errors import UserError
+from upstream_patch.kernels.tuning import FORMATS
 from upstream_patch.problem import Layout, Problem
 from upstream_patch.records.schema import Arm
 
@@ -65,8 +66,18 @@ def _specs(
     )
 
 
+def _formats() -> tuple[Spec, ...]:
+    """Every other width and group size, on one shape."""
+    others = [form for form in FORMATS if form != (4, 64)]
+    return tuple(
+        Spec(Problem(m=m, n=14336, k=4096, bits=bits, group_size=group)) for bits, group in others for m in (4, 8, 16)
+    )
+
+
 _SMALL_M = (
     _specs(LLAMA_8B, ROWS, LAYOUTS)
+    + _specs(((8192, 8192), (4096, 6144)), (1, 8, 16))
+    + _formats()
     + _specs(((4096, 4096), (4096, 28672), (14336, 4096)), (1, 7, 8, 16), order="chain")
     # one copy that every L2 here holds (GB10's is 24 MB); a larger one would not be hot
     + _specs(((4096, 1024), (4096, 4096)), (1, 7, 8), cache="hot")
