@@ -78,9 +78,9 @@ def quantized_matmul(
     affine weights of 2, 3, 4, 5, 6 or 8 bits and group size 32, 64 or 128, bfloat16 or float16, 1 to 16 rows over all
     leading axes, on CUDA; MLX's own takes the rest. Errors are those of ``mx.quantized_matmul``.
 
-    Up to 4 bits our sums hold (128 + q) x in fp32, so they overflow from |x| around 1e35 on. Our kernel has no shapeless form for
-    ``mx.compile``, and no derivative: under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and ``mx.vmap`` use ``install()``,
-    which takes MLX's own route there.
+    Up to 4 bits our sums hold (128 + q) x in fp32, so they overflow from |x| around 1e35 on. Our kernel has no
+    shapeless form for ``mx.compile``, and no derivative: under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and ``mx.vmap`` use
+    ``install()``, which takes MLX's own route there.
     """
     # `is` for the usual spelling; an array's == would be an array, and one of "affine" alone would even be true
     if (
