@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from upstream_patch.simulate import ORDERS, Buffer, Fault, Kernel, Order, Run, cuda_kernel, run
+from upstream_patch.simulate import ORDERS, Buffer, Fault, Kernel, Order, Run, cuda_kernel, library, run
 
 pytestmark = pytest.mark.needs_simulator
 LANES = 64
@@ -96,6 +96,26 @@ def test_reads_of_memory_nobody_wrote() -> None:
     # what an earlier block left does not count
     body = "  if (blockIdx.x == 0) s[i] = 1;\n  __syncthreads();\n  out[blockIdx.x * 64 + i] = s[i];"
     assert fault(body, blocks=2).block == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "body", ["  s[i] += in[i]; out[i] = s[i];", "  int* at = s + i; *at = *at + in[i]; out[i] = *at;"]
+)
+def test_a_read_right_before_a_write_to_the_same_place_counts(body: str) -> None:
+    if library.compiler().family == "gcc":
+        pytest.skip("g++ has instrumented such reads all along, or has no switch for it")
+    found = fault(body)
+    assert (found.kind, found.line) == ("unwritten read", 5)
+
+
+def test_an_array_at_the_end_of_a_struct_has_its_length() -> None:
+    if library.compiler().family == "gcc":
+        pytest.skip("g++ before 13 has no switch for it")
+    body = """  struct Last { int n, v[4]; } last = {4, {1, 2, 3, 4}};
+  last.v[in[i] + i % 2] = i;
+  out[i] = last.v[0];"""
+    found = fault(body)
+    assert (found.kind, found.line) == ("out of bounds", 6)
 
 
 def test_barriers_that_not_all_lanes_reach() -> None:

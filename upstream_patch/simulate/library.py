@@ -46,10 +46,17 @@ _FRONT = {
 # An x86 instruction that turns float into bfloat, where a CPU has it, makes subnormals 0.
 _ROUNDING = ("-mno-avx512bf16", "-mno-avxneconvert") if platform.machine() in ("x86_64", "AMD64") else ()
 _HERE: dict[Front, tuple[str, ...]] = {"cuda": (), "metal": _ROUNDING}
-_FAMILY = {
+_CLANG = (
+    # an array at the end of a struct has its declared length, too
+    *("-fsanitize=array-bounds", "-fstrict-flex-arrays=3", "-fno-sanitize-trap=all"),
     # instrumented, but with our own run time; func-entry would need an unwinder
-    "zig": ("-fsanitize=array-bounds", "-fno-sanitize-trap=all", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
-    "clang": ("-fsanitize=array-bounds", "-fno-sanitize-trap=all", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    *("-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    # a read that a write to the same place follows may be one of memory that nobody wrote
+    *("-mllvm", "-tsan-instrument-read-before-write=1"),
+)
+_FAMILY = {
+    "zig": _CLANG,
+    "clang": _CLANG,
     "gcc": ("-fsanitize=bounds", "--param=tsan-instrument-func-entry-exit=0", "-Wno-attributes"),
 }
 _LINK = {"zig": ("-nostdlib++",), "clang": ("-nostdlib++",), "gcc": ()}

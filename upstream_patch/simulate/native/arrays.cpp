@@ -1,5 +1,5 @@
 // Static arrays in shared memory. Each lies in a place of its own, with bytes between that nothing may touch: what runs
-// out of one array does not land in the next.
+// out of one array by less than these bytes does not land in the next.
 #include "engine.h"
 
 #include <string.h>

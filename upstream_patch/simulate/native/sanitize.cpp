@@ -1,5 +1,5 @@
-// What the compiler's instrumentation of a kernel calls: at every access to memory that is not a register
-// (-fsanitize=thread), and where arithmetic or an address is undefined (-fsanitize=undefined). Neither runtime library
+// What the compiler's instrumentation of a kernel calls: at accesses of up to 16 bytes to memory that is not a register
+// (-fsanitize=thread; it leaves wider ones alone), and where arithmetic or an address is undefined (-fsanitize=undefined). Neither runtime library
 // is linked; these are all there is, so a kernel's library loads into any process.
 #include "engine.h"
 
