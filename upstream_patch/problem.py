@@ -53,6 +53,10 @@ class Problem(BaseModel):
         """Weights, scales and biases: the bytes that must be read once, whatever M is."""
         return self.weight_bytes + self.scale_bytes
 
+    def read_fraction(self, us: float, probe_gbps: float) -> float:
+        """How fast ``packed_bytes`` in a time (us) are, as a share of a read probe (GB/s, 1e9 bytes)."""
+        return self.packed_bytes / 1e9 / (us * 1e-6) / probe_gbps
+
     @property
     def weights_id(self) -> str:
         """The part of a fact id that names the weights: ``4096x128256.b4.g64.bf16``, or ``4096x4096.mxfp4.bf16``."""

@@ -213,8 +213,7 @@ template <typename T, bool left, bool right>
   const int row = (lane / 16) * 4 + (lane / 2) % 4, column = (lane / 8 % 2) * 8 + (lane % 2) * 4;
   for (int i = 0; i < 8; ++i) {
     const int r = row + i / 4 * 8, k = column + i % 4;
-    A[i] = left ? a[k * 16 + r] : a[r * 16 + k];
-    if (left) A[i] = a[r * 16 + k];
+    A[i] = a[r * 16 + k];
     for (int n = 0; n < 2; ++n) {
       B[8 * n + i] = right ? b[(r + 16 * n) * 16 + k] : b[r * 32 + k + 16 * n];
       C[8 * n + i] = 1;

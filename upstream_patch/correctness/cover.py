@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import product
 
 from upstream_patch.correctness.pairwise import pairwise, uncovered
+from upstream_patch.correctness.schedule import FILLS, Schedule
 from upstream_patch.kernels import Variant
 from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, TILE, DeviceClass, SmallM, small_m_launch
 from upstream_patch.problem import DType, Problem
-from upstream_patch.reference import DISTRIBUTIONS, Distribution
-from upstream_patch.simulate import ORDERS, SUMS, Order, Placement, Sums
+from upstream_patch.reference import DISTRIBUTIONS
+from upstream_patch.simulate import ORDERS, SUMS, Placement
 
 SEED = 20260731
 CASES = 4400
@@ -72,20 +73,13 @@ def all_picks() -> tuple[Picks, ...]:
 
 
 @dataclass(frozen=True)
-class SimCase:
+class SimCase(Schedule):
     """One launch, and how it is scheduled."""
 
     picks: Picks
     warps: int
     problem: Problem
     blocks: int
-    distribution: Distribution
-    placement: Placement
-    order: Order
-    other_order: Order
-    sums: Sums
-    fill: int
-    seed: int
 
     def variant(self, m: int) -> Variant:
         """The instance for ``m`` rows of this problem."""
@@ -95,11 +89,7 @@ class SimCase:
 
     @property
     def id(self) -> str:
-        where = "end" if self.placement.at_end else "+".join(map(str, self.placement.offsets))
-        return (
-            f"{self.problem.id} {self.variant(self.problem.m).name} blocks={self.blocks} {self.distribution} "
-            f"at={where} {self.order}/{self.other_order} {self.sums} fill={self.fill:#x} seed={self.seed}"
-        )
+        return f"{self.problem.id} {self.variant(self.problem.m).name} blocks={self.blocks} {self.text}"
 
 
 Instance = tuple[Picks, int, tuple[int, int], DType, int]
@@ -122,7 +112,6 @@ _INSTANCES = tuple(_instances())
 _PLACEMENTS = (Placement(at_end=True), *(Placement(offsets=offsets) for offsets in _OFFSETS))
 _BLOCKS = (1, 2, 3, None)
 """None: one a tile."""
-_FILLS = (0xFF, 0x00, 0xA5)
 _LEVELS = tuple(
     len(factor)
     for factor in (
@@ -136,7 +125,7 @@ _LEVELS = tuple(
         ORDERS,
         ORDERS[1:],  # how many places further the second run's is
         SUMS,
-        _FILLS,
+        FILLS,
     )
 )
 
@@ -161,7 +150,7 @@ def cover(count: int = CASES, seed: int = SEED) -> list[SimCase]:
             order=ORDERS[row[7]],
             other_order=ORDERS[(row[7] + 1 + row[8]) % len(ORDERS)],
             sums=SUMS[row[9]],
-            fill=_FILLS[row[10]],
+            fill=FILLS[row[10]],
             seed=number,
         )
         cases.append(case)

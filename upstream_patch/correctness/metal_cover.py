@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from upstream_patch.correctness.pairwise import pairwise, uncovered
+from upstream_patch.correctness.schedule import FILLS, Schedule
 from upstream_patch.problem import DTYPE_BYTES, DType, Problem
-from upstream_patch.reference import BITS, GROUPS, Distribution
-from upstream_patch.simulate import ORDERS, SUMS, Order, Placement, Sums
+from upstream_patch.reference import BITS, DISTRIBUTIONS, GROUPS
+from upstream_patch.simulate import ORDERS, SUMS, Placement
 from upstream_patch.simulate.metal.stock import FAMILY, FLAT, LAYOUTS, NAX_ROWS, VECTORS, Layout, Quantization, Route
 
 SEED = 20261129
@@ -23,20 +24,8 @@ SQUARE = tuple(
 """Every pair of bits, group and dtype, not every triple: for the kernels that older GPUs take."""
 _ELEMENTS = ((0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (3, 1, 5, 7))
 """Where x, w, scales and biases start, in elements after a page's start; None of them at the end of theirs."""
-_DISTRIBUTIONS: tuple[Distribution, ...] = (
-    "normal",
-    "group_scales",
-    "one_hot",
-    "zero_groups",
-    "nan_row",
-    "inf_row",
-    "large",
-    "small",
-    "negative_scales",
-    "coherent",
-)
+_DISTRIBUTIONS = tuple(each for each in DISTRIBUTIONS if each not in ("positive", "no_bias", "zero_codes"))
 """Not those that aim at the offset which only our CUDA kernel adds."""
-_FILLS = (0xFF, 0x00, 0xA5)
 
 
 @dataclass(frozen=True)
@@ -53,7 +42,7 @@ class _Space:
     @property
     def levels(self) -> list[int]:
         sizes = [len(each) for each in (self.quantizations, self.m, self.n, self.k, self.tiles, self.layouts)]
-        return [*sizes, len(_DISTRIBUTIONS), len(_ELEMENTS) + 1, len(ORDERS), len(ORDERS) - 1, len(SUMS), len(_FILLS)]
+        return [*sizes, len(_DISTRIBUTIONS), len(_ELEMENTS) + 1, len(ORDERS), len(ORDERS) - 1, len(SUMS), len(FILLS)]
 
 
 SPACES: dict[Route, _Space] = {
@@ -90,7 +79,7 @@ def _k(route: Route, steps: int, tile: int, group: int) -> int:
 
 
 @dataclass(frozen=True)
-class MetalCase:
+class MetalCase(Schedule):
     """One launch, and how it is scheduled."""
 
     route: Route
@@ -100,13 +89,6 @@ class MetalCase:
     """BM of qmm_t_nax, vectors of qmv_wide, parts of K of qmm_t_splitk."""
     other_tile: int
     """The same bits must come out with it; the parts of K are the same."""
-    distribution: Distribution
-    placement: Placement
-    order: Order
-    other_order: Order
-    sums: Sums
-    fill: int
-    seed: int
 
     @property
     def quantization(self) -> Quantization:
@@ -114,12 +96,7 @@ class MetalCase:
 
     @property
     def id(self) -> str:
-        where = "end" if self.placement.at_end else "+".join(map(str, self.placement.offsets))
-        return (
-            f"{self.problem.id} {self.route} tile={self.tile}/{self.other_tile} x={self.layout.name} "
-            f"{self.distribution} at={where} {self.order}/{self.other_order} {self.sums} fill={self.fill:#x} "
-            f"seed={self.seed}"
-        )
+        return f"{self.problem.id} {self.route} tile={self.tile}/{self.other_tile} x={self.layout.name} {self.text}"
 
 
 def _placement(level: int, dtype: DType) -> Placement:
@@ -154,7 +131,7 @@ def _cases(route: Route, full: bool, seed: int) -> Iterator[MetalCase]:
             order=ORDERS[row[8]],
             other_order=ORDERS[(row[8] + 1 + row[9]) % len(ORDERS)],
             sums=SUMS[row[10]],
-            fill=_FILLS[row[11]],
+            fill=FILLS[row[11]],
             seed=number,
         )
 

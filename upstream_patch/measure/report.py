@@ -34,7 +34,7 @@ def table(body: BenchBody) -> Table:
     for row, ratio, noise in zip(body.rows, ratios, noises, strict=True):
         said = verdict(ratio, noise, len(row.stock_us)).verdict
         ours = median(row.ours_us)
-        share = row.problem.packed_bytes / (ours * 1e3) / probe
+        share = row.problem.read_fraction(ours, probe)
         colour = _STYLE[said]
         shown.add_row(
             row.fact_stem,

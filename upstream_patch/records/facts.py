@@ -207,7 +207,6 @@ def _host_cost(stem: str, cost: HostCost) -> Iterator[_Value]:
 
 def _bench_row(stem: str, row: BenchRow, probe: float, speed: _Speed) -> Iterator[_Value]:
     stock, ours = median(row.stock_us), median(row.ours_us)
-    gigabytes = row.problem.packed_bytes / 1e9
     yield _Value(f"{stem}.stock_us", stock, "us")
     yield _Value(f"{stem}.ours_us", ours, "us", ours=True)
     yield _Value(f"{stem}.speedup", speed.ratio.value, "ratio", ours=True)
@@ -216,8 +215,8 @@ def _bench_row(stem: str, row: BenchRow, probe: float, speed: _Speed) -> Iterato
     yield _Value(f"{stem}.verdict", str(speed.judgement.verdict), "text", ours=True)
     yield _Value(f"{stem}.verdict_reason", speed.judgement.reason, "text", ours=True)
     if row.protocol.cache == "cold":  # hot weights do not come from memory
-        yield _Value(f"{stem}.read_fraction", gigabytes / (ours * 1e-6) / probe, "ratio", ours=True)
-        yield _Value(f"{stem}.stock_read_fraction", gigabytes / (stock * 1e-6) / probe, "ratio")
+        yield _Value(f"{stem}.read_fraction", row.problem.read_fraction(ours, probe), "ratio", ours=True)
+        yield _Value(f"{stem}.stock_read_fraction", row.problem.read_fraction(stock, probe), "ratio")
     if row.ours_kernels:  # which kernels stock ran is a profiler's to say: ncu.<host>.<problem>.stock.kernels
         yield _Value(f"{stem}.ours_kernels", ", ".join(row.ours_kernels), "text", ours=True)
     yield _Value(f"{stem}.route", row.route, "text", ours=True)

@@ -141,7 +141,7 @@ def _bench(record: Record, body: BenchBody) -> Iterator[Violation]:
                 )
         if row.protocol.cache == "cold":
             for name, times in (("stock_us", row.stock_us), ("ours_us", row.ours_us), ("aa_us", row.aa_us)):
-                fraction = row.problem.packed_bytes / (median(times) * 1e3) / probe
+                fraction = row.problem.read_fraction(median(times), probe)
                 if fraction > MOST_OF_PROBE:
                     yield (
                         f"{where}.{name}",

@@ -103,14 +103,6 @@ void Where::describe(char* to, size_t size) const {
   }                                             \
   void __tsan_volatile_write##n(void* p) {      \
     lane_sim::access(p, n, true, PC);           \
-  }                                             \
-  void __tsan_read_write##n(void* p) {          \
-    lane_sim::access(p, n, false, PC);          \
-    lane_sim::access(p, n, true, PC);           \
-  }                                             \
-  void __tsan_unaligned_read_write##n(void* p) {\
-    lane_sim::access(p, n, false, PC);          \
-    lane_sim::access(p, n, true, PC);           \
   }
 
 // The data of every handler begins with the place in the source.

@@ -141,7 +141,4 @@ struct Tile {
   }
 };
 
-// What a GPU leaves undefined where a warp has fewer lanes is a fault.
-void need_whole_warp(const char* what, Site site);
-
 } // namespace lane_sim
