@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, MAX_ROWS
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, MAX_ROWS, format_of
 from upstream_patch.problem import Problem
 
 Capability = tuple[int, int]
@@ -39,8 +39,7 @@ def route(problem: Problem, device: Capability | None) -> Route:
 def takes_small_m(problem: Problem, device: Capability) -> bool:
     return (
         device in DEVICE_CLASSES
-        and problem.mode == "affine"
-        and (problem.bits, problem.group_size) in FORMATS
+        and format_of(problem) in FORMATS
         and problem.dtype in ("bf16", "f16")
         and problem.k % problem.group_size == 0
         and problem.m <= MAX_ROWS

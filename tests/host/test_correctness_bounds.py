@@ -46,7 +46,7 @@ def to_f32(values: F64) -> F64:
 
 
 def kernel(inputs: Inputs, step: Callable[[F64], F64] = towards_zero, keep: Callable[[F64], F64] = to_f32) -> F64:
-    """What smxx_affine_qmm_small_m.cuh computes, in its order; tensor-core steps end in ``step``, others in ``keep``.
+    """What smxx_qmm_small_m.cuh computes, in its order; tensor-core steps end in ``step``, others in ``keep``.
 
     The output is not rounded to the dtype.
     """

@@ -30,7 +30,7 @@ Cell = tuple[str, str, str, str]
 
 
 def cells(problem: Problem, device: Device) -> set[Cell]:
-    """As smxx_affine_qmm_small_m.cuh works: block by block, batch by batch, pass by pass."""
+    """As smxx_qmm_small_m.cuh works: block by block, batch by batch, pass by pass."""
     variant, blocks = kernels.small_m_variant(problem, *device)
     tuning, groups = variant.tuning, problem.k // 64
     passes = -(-groups // (4 * tuning.warps))

@@ -86,11 +86,11 @@ def test_every_planted_fault_and_every_deleted_barrier_is_reported() -> None:
 
 def test_every_barrier_of_the_kernel_is_deleted_once() -> None:
     kernel = small_m_kernel(VARIANT)
-    text = kernel.files["smxx_affine_qmm_small_m.cuh"]
+    text = kernel.files["smxx_qmm_small_m.cuh"]
     barriers = without_each_barrier(kernel)
     assert len(barriers) == text.count("__syncthreads()") + text.count("__syncwarp()") + text.count("copy_async_wait<")
     for barrier in barriers:
-        changed = barrier.kernel.files["smxx_affine_qmm_small_m.cuh"]
+        changed = barrier.kernel.files["smxx_qmm_small_m.cuh"]
         lines = [i for i, (a, b) in enumerate(zip(text.split("\n"), changed.split("\n"), strict=True), 1) if a != b]
         assert lines == [barrier.line]
     for (_, line), proof in EQUIVALENT.items():
@@ -114,9 +114,9 @@ def test_a_blind_checker_is_noticed(monkeypatch: pytest.MonkeyPatch, on: int) ->
 def test_a_plant_that_does_not_fit_the_kernel_is_an_error() -> None:
     kernel = small_m_kernel(VARIANT)
     with pytest.raises(UserError, match="is 0 times in"):
-        kernel.edited("x", "smxx_affine_qmm_small_m.cuh", "no such text", "")
+        kernel.edited("x", "smxx_qmm_small_m.cuh", "no such text", "")
     with pytest.raises(UserError, match="is 2 times in"):
-        kernel.edited("x", "smxx_affine_qmm_small_m.cuh", "__syncthreads();", "")
+        kernel.edited("x", "smxx_qmm_small_m.cuh", "__syncthreads();", "")
 
 
 def test_every_excused_line_is_there_once_and_has_its_reason() -> None:

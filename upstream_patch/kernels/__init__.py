@@ -13,7 +13,16 @@ from hashlib import sha256
 from itertools import product
 from pathlib import Path
 
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, SmallM, small_m_launch
+from upstream_patch.kernels.tuning import (
+    DEVICE_CLASSES,
+    FORMATS,
+    USUAL,
+    Format,
+    Launch,
+    SmallM,
+    format_of,
+    small_m_launch,
+)
 from upstream_patch.problem import Problem
 
 FOLDER = Path(__file__).parent / "cuda"
@@ -21,16 +30,16 @@ KERNELS = ("small_m",)
 ARCHS = tuple(device.name for device in DEVICE_CLASSES.values())
 OPTIONS = ("--std=c++17",)
 CTYPE = {"bf16": "__nv_bfloat16", "f16": "__half"}
-_ENTRY = {"small_m": "smxx_affine_qmm_small_m.cuh"}
+_ENTRY = {"small_m": "smxx_qmm_small_m.cuh"}
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 
 
 def offset(problem: Problem) -> int:
     """The most that the small-M kernel adds to the integers it multiplies, to take it out again in fp32.
 
-    The error grows with it. 0 for dtypes that the kernel does not take.
+    The error grows with it. 0 for floating-point weights and for dtypes that the kernel does not take.
     """
-    if problem.dtype not in CTYPE:
+    if problem.dtype not in CTYPE or problem.mode != "affine":
         return 0
     if problem.dtype == "bf16":
         return 128 if problem.bits <= 4 else 1024
@@ -60,8 +69,10 @@ def closure(kernel: str) -> dict[str, str]:
 def small_m_instance(dtype: str, tuning: SmallM) -> str:
     """The C++ type of one instance, for ``dtype`` bf16 or f16."""
     t = tuning
-    arguments = f"{CTYPE[dtype]}, {t.bits}, {t.group}, {t.rows}, {t.warps}, {t.stages}, {t.tiles}"
-    return f"upstream_patch::AffineQmmSmallM<{arguments}>"
+    bits, group, mode = t.format
+    weights = f"Affine<{bits}, {group}>" if t.format.affine else mode.capitalize()
+    arguments = f"{CTYPE[dtype]}, upstream_patch::{weights}, {t.rows}, {t.warps}, {t.stages}, {t.tiles}"
+    return f"upstream_patch::QmmSmallM<{arguments}>"
 
 
 def fingerprint(kernel: str) -> str:
@@ -79,7 +90,9 @@ class Variant:
     @property
     def name(self) -> str:
         t = self.tuning
-        return f"small_m_{self.dtype}_b{t.bits}_g{t.group}_r{t.rows}_w{t.warps}_s{t.stages}_t{t.tiles}"
+        bits, group, mode = t.format
+        weights = f"b{bits}_g{group}" if t.format.affine else mode
+        return f"small_m_{self.dtype}_{weights}_r{t.rows}_w{t.warps}_s{t.stages}_t{t.tiles}"
 
     @property
     def threads(self) -> int:
@@ -101,42 +114,51 @@ class Variant:
         return f"{files}\n{self.entry_function()}"
 
     def entry_function(self) -> str:
-        """The function alone: what follows the kernel's files in its translation unit."""
+        """The function alone: what follows the kernel's files in its translation unit.
+
+        Its parameters: x, w, scales, biases (none for floating-point weights), out, m, n, k, and in elements from one
+        row of x to the next, from one batch entry of x to the next, the same two of out.
+        """
         ctype = CTYPE[self.dtype]
+        scales, biases = (
+            (f"const {ctype}* scales, const {ctype}* biases", "biases")
+            if self.tuning.format.affine
+            else ("const unsigned char* scales", "nullptr")
+        )
         return f"""using Kernel = {small_m_instance(self.dtype, self.tuning)};
 static_assert(sizeof(Kernel::Shared) == {self.shared_bytes}, "tuning.py computes another size");
 extern "C" __global__ void {self.launch_bounds} {self.name}(
-    const {ctype}* x, const unsigned int* w, const {ctype}* scales, const {ctype}* biases, {ctype}* out,
-    int m, int n, int k) {{
+    const {ctype}* x, const unsigned int* w, {scales}, {ctype}* out, int m, int n, int k,
+    long long x_row, long long x_batch, long long out_row, long long out_batch) {{
   extern __shared__ __align__(256) char shared[];
-  Kernel(w, scales, biases, x, out, m, n, k, shared).run();
+  Kernel({{w, scales, {biases}, x, out, m, n, k, x_row, x_batch, out_row, out_batch}}, shared).run();
 }}
 """
 
 
-def small_m_variant(problem: Problem, capability: tuple[int, int], multiprocessors: int) -> tuple[Variant, int]:
-    """The instance that a problem takes on a device, and its number of blocks."""
+def small_m_variant(problem: Problem, capability: tuple[int, int], multiprocessors: int) -> tuple[Variant, Launch]:
+    """The instance that a problem takes on a device, and its launch."""
     p = problem
-    launch = small_m_launch(p.m, p.n, p.k, DEVICE_CLASSES[capability], multiprocessors, p.bits, p.group_size)
-    return Variant(p.dtype, launch.tuning), launch.blocks
+    launch = small_m_launch(p.m, p.n, p.k, DEVICE_CLASSES[capability], multiprocessors, format_of(p))
+    return Variant(p.dtype, launch.tuning), launch
 
 
-def variants(arch: str | None = None, formats: Sequence[tuple[int, int]] = FORMATS) -> tuple[Variant, ...]:
+def variants(arch: str | None = None, formats: Sequence[Format] = FORMATS) -> tuple[Variant, ...]:
     """Every instance of these formats that a device class can launch: that of ``arch`` (e.g. ``sm_90``), or any."""
     found: set[SmallM] = set()
     for device in DEVICE_CLASSES.values():
         if arch not in (None, device.name):
             continue
-        for (bits, group), k, rows, deep in product(formats, (1, 2048, 4096), (8, 16), (False, True)):
-            tuning = device.tuning(rows, device.warps(k, bits, group), bits, group, deep)
+        for form, k, rows, deep in product(formats, (1, 2048, 4096), (8, 16), (False, True)):
+            tuning = device.tuning(rows, device.warps(k, form), form, deep)
             assert tuning is not None
             found.add(tuning)
-    ordered = sorted(found, key=lambda t: (t.bits, t.group, t.rows, t.warps, t.stages, t.tiles))
+    ordered = sorted(found, key=lambda t: (t.format, t.rows, t.warps, t.stages, t.tiles))
     return tuple(Variant(dtype, tuning) for dtype in CTYPE for tuning in ordered)
 
 
 def build_variants(arch: str) -> tuple[Variant, ...]:
     """What a build compiles: every 4-bit instance of group size 64, and the most demanding one of each other format."""
     demanding = [v for v in variants(arch) if v.tuning.rows == 16 and v.dtype == "bf16"]
-    most = {(v.tuning.bits, v.tuning.group): v for v in sorted(demanding, key=lambda v: v.tuning.warps)}
-    return (*variants(arch, [(4, 64)]), *(v for key, v in most.items() if key != (4, 64)))
+    most = {v.tuning.format: v for v in sorted(demanding, key=lambda v: v.tuning.warps)}
+    return (*variants(arch, [USUAL]), *(v for key, v in most.items() if key != USUAL))

@@ -4,15 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import product
+from typing import NamedTuple
 
-BITS = (2, 3, 4, 5, 6, 8)
-GROUPS = (32, 64, 128)
-FORMATS = tuple(product(BITS, GROUPS))
-"""(bits, group size) of affine weights that the small-M kernel takes."""
+from upstream_patch.problem import Mode, Problem
+
+
+class Format(NamedTuple):
+    """How weights are stored: bits an element, elements a group, and what an element and a scale are."""
+
+    bits: int
+    group: int
+    mode: Mode = "affine"
+
+    @property
+    def affine(self) -> bool:
+        """Scales and biases in x's dtype; the others have one scale byte a group and no bias."""
+        return self.mode == "affine"
+
+
+AFFINE = tuple(Format(bits, group) for bits, group in product((2, 3, 4, 5, 6, 8), (32, 64, 128)))
+FLOATING = (Format(4, 32, "mxfp4"), Format(4, 16, "nvfp4"), Format(8, 32, "mxfp8"))
+FORMATS = (*AFFINE, *FLOATING)
+"""Weights that the small-M kernel takes."""
+USUAL = Format(4, 64)
 TILE = 16
 SLICE = 256  # of K: what a warp holds of x
 RESERVED_SHARED_BYTES = 1024  # CUDA keeps this much of a multiprocessor's shared memory per block
-MAX_ROWS = 16
+BLOCK_ROWS = (
+    16  # of x, that a block takes at most; more rows are further blocks, which meet the weights in the L2 cache
+)
+MAX_ROWS = 32
+
+
+def format_of(problem: Problem) -> Format:
+    return Format(problem.bits, problem.group_size, problem.mode)
+
 
 Pick = tuple[int, int]
 """Stages of a warp's ring, and tiles that wait for one reduction."""
@@ -26,8 +52,7 @@ class SmallM:
     warps: int
     stages: int
     tiles: int
-    bits: int = 4
-    group: int = 64
+    format: Format = USUAL
 
     @property
     def threads(self) -> int:
@@ -36,10 +61,12 @@ class SmallM:
     @property
     def shared_bytes(self) -> int:
         """sizeof(Shared) of the kernel: weight rings, scale buffers, partial sums."""
-        padding = 0 if self.bits in (2, 4, 8) else 16
-        ring = self.warps * self.stages * TILE * (SLICE * self.bits // 8 + padding)
+        bits, group, _ = self.format
+        padding = 0 if bits in (2, 4, 8) else 16
+        ring = self.warps * self.stages * TILE * (SLICE * bits // 8 + padding)
         buffers = -(-self.stages // self.tiles) + 1
-        scales = buffers * self.tiles * 2 * TILE * (self.warps * SLICE // self.group + 8) * 2
+        row = self.warps * SLICE // group * (2 if self.format.affine else 1) + 16
+        scales = buffers * self.tiles * (2 if self.format.affine else 1) * TILE * row
         partial = self.warps * self.tiles * (self.rows // 8) * 32 * 16
         return -(-(ring + scales + partial) // 256) * 256
 
@@ -64,21 +91,19 @@ class DeviceClass:
         needed = tuning.shared_bytes
         return needed <= self.shared_per_block and needed + RESERVED_SHARED_BYTES <= self.shared_per_multiprocessor
 
-    def tuning(self, rows: int, warps: int, bits: int, group: int, deep: bool) -> SmallM | None:
+    def tuning(self, rows: int, warps: int, form: Format, deep: bool) -> SmallM | None:
         """The first pick that fits; None where none does."""
         picks = (*(self.deep.get(rows, ()) if deep else ()), *self.picks[rows])
-        tunings = (SmallM(rows, warps, *pick, bits, group) for pick in picks)
+        tunings = (SmallM(rows, warps, *pick, form) for pick in picks)
         return next((tuning for tuning in tunings if self.fits(tuning)), None)
 
-    def warps(self, k: int, bits: int, group: int) -> int:
+    def warps(self, k: int, form: Format) -> int:
         """Ways in which a block splits K. The order of a sum follows from it, so it does not depend on M."""
         warps = next((few for few in (4, 8) if k <= few * SLICE), 16)
-        while any(self.tuning(rows, warps, bits, group, deep=False) is None for rows in (8, 16)):
+        while any(self.tuning(rows, warps, form, deep=False) is None for rows in (8, 16)):
             warps //= 2
             if warps < 4:
-                raise ValueError(
-                    f"{bits}-bit weights of group size {group} do not fit the shared memory of {self.name}"
-                )
+                raise ValueError(f"{form} does not fit the shared memory of {self.name}")
         return warps
 
 
@@ -106,25 +131,36 @@ _DEEP_FROM = 12  # tiles a block works through; from a tuning run on an H200 tha
 
 @dataclass(frozen=True, slots=True)
 class Launch:
+    """An instance and its grid: blocks that share the tiles of N, blocks of rows, batch entries."""
+
     tuning: SmallM
-    blocks: int
+    grid: tuple[int, int, int]
+
+    @property
+    def blocks(self) -> int:
+        return self.grid[0]
 
 
 def small_m_launch(
-    m: int, n: int, k: int, device: DeviceClass, multiprocessors: int, bits: int = 4, group: int = 64
+    m: int, n: int, k: int, device: DeviceClass, multiprocessors: int, form: Format = USUAL, batch: int = 1
 ) -> Launch:
-    """The tuning and the grid of a problem; needs 1 <= m <= MAX_ROWS and k a multiple of the group size."""
+    """The tuning and the grid of a problem; needs 1 <= m <= MAX_ROWS and k a multiple of the group size.
+
+    ``batch`` counts weights, each with its own m rows.
+    """
     rows = 8 if m <= 8 else 16
-    warps = device.warps(k, bits, group)
+    row_blocks = -(-m // BLOCK_ROWS)
+    warps = device.warps(k, form)
     tiles = -(-n // TILE)
 
     def cut(deep: bool) -> tuple[SmallM, int]:
-        tuning = device.tuning(rows, warps, bits, group, deep)
+        tuning = device.tuning(rows, warps, form, deep)
         assert tuning is not None  # warps() made sure
         blocks = min(16 // warps, device.shared_per_multiprocessor // (tuning.shared_bytes + RESERVED_SHARED_BYTES))
-        return tuning, -(-tiles // (multiprocessors * blocks))
+        side_by_side = max(1, multiprocessors * blocks // (row_blocks * batch))
+        return tuning, -(-tiles // side_by_side)
 
     tuning, tiles_a_block = cut(deep=True)
     if tiles_a_block < _DEEP_FROM:
         tuning, tiles_a_block = cut(deep=False)
-    return Launch(tuning, -(-tiles // tiles_a_block))
+    return Launch(tuning, (-(-tiles // tiles_a_block), row_blocks, batch))

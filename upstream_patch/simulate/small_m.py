@@ -16,7 +16,7 @@ from upstream_patch.reference import F64, Inputs, from_bits, round_to
 from upstream_patch.simulate.api import CHECKS, Buffer, Check, Order, Run, Sums, run
 from upstream_patch.simulate.source import Kernel, small_m_kernel
 
-FILE = "smxx_affine_qmm_small_m.cuh"
+FILE = "smxx_qmm_small_m.cuh"
 _PAST_K = "groups past K: their x is 0 and any bits give a finite f16, so they add 0"
 EXCUSED = {
     "load_shared_4(at + (i == 1 ? second : 4 * i))": _PAST_K,
