@@ -134,8 +134,8 @@ def dequantize(q: U8, scales: F64, biases: F64, group_size: int, elements: F64 |
 
     ``elements`` gives the value of every code where that is not the integer itself.
     """
-    grouped = q.reshape(q.shape[0], -1, group_size)
-    grouped = grouped.astype(np.float64) if elements is None else elements[grouped]
+    codes = q.reshape(q.shape[0], -1, group_size)
+    grouped: F64 = codes.astype(np.float64) if elements is None else elements[codes]
     grouped *= scales[:, :, None]
     grouped += biases[:, :, None]
     return grouped.reshape(q.shape)

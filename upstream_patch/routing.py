@@ -31,7 +31,12 @@ def route(problem: Problem, device: Capability | None) -> Route:
     if takes_small_m(problem, device):
         return "small_m"
     # Stock never folds the batch of [B, 1, K] into rows, so a tile kernel reads the weights once per batch entry.
-    if problem.batch == 1 and problem.layout == "b1k" and problem.m >= QMV_ROWS and stock_route(problem, device).startswith("qmm"):
+    if (
+        problem.batch == 1
+        and problem.layout == "b1k"
+        and problem.m >= QMV_ROWS
+        and stock_route(problem, device).startswith("qmm")
+    ):
         return "stock_folded"
     return "stock"
 

@@ -167,9 +167,9 @@ def run(
 ) -> Run:
     """Launch ``grid`` blocks of ``group`` lanes. ``shared_limit`` is the device's.
 
-    An int argument is a C int, None a null pointer. Deterministic: the same arguments give the same bits and the same
-    report. Shared memory starts as ``fill`` bytes in every block. The ``excused`` lines of ``excused_file`` may read it
-    unwritten, or index past an array's end. One launch at a time in a process.
+    An int argument is a C int or long long, None a null pointer. Deterministic: the same arguments give the same bits
+    and the same report. Shared memory starts as ``fill`` bytes in every block. The ``excused`` lines of
+    ``excused_file`` may read it unwritten, or index past an array's end. One launch at a time in a process.
     """
     if len(excused) > EXCUSED_MAX:
         raise UserError(f"at most {EXCUSED_MAX} lines can be excused, not {len(excused)}")
@@ -209,7 +209,8 @@ def _place(native: Any, arguments: Sequence[Buffer | int | None]) -> tuple[list[
             cells.append(ctypes.c_void_p())
             continue
         if isinstance(argument, int):
-            cells.append(ctypes.c_int(argument))
+            # little-endian: the cell is a C int as well
+            cells.append(ctypes.c_longlong(argument))
             continue
         data = np.ascontiguousarray(argument.data)
         address = native.lane_sim_buffer(data.nbytes, argument.output, argument.at_end, argument.offset)
