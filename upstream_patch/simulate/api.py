@@ -167,7 +167,7 @@ def run(
 ) -> Run:
     """Launch ``grid`` blocks of ``group`` lanes. ``shared_limit`` is the device's.
 
-    An int argument is a C int, None a null pointer. Deterministic: the same arguments give the same bits and the same
+    An int argument is an int or a long long, None a null pointer. Deterministic: the same arguments give the same bits and the same
     report. Shared memory starts as ``fill`` bytes in every block. The ``excused`` lines of ``excused_file`` may read it
     unwritten, or index past an array's end. One launch at a time in a process.
     """
@@ -209,7 +209,7 @@ def _place(native: Any, arguments: Sequence[Buffer | int | None]) -> tuple[list[
             cells.append(ctypes.c_void_p())
             continue
         if isinstance(argument, int):
-            cells.append(ctypes.c_int(argument))
+            cells.append(ctypes.c_longlong(argument))  # little-endian: an int reads its low half
             continue
         data = np.ascontiguousarray(argument.data)
         address = native.lane_sim_buffer(data.nbytes, argument.output, argument.at_end, argument.offset)
