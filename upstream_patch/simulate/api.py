@@ -209,8 +209,7 @@ def _place(native: Any, arguments: Sequence[Buffer | int | None]) -> tuple[list[
             cells.append(ctypes.c_void_p())
             continue
         if isinstance(argument, int):
-            # little-endian: the cell is a C int as well
-            cells.append(ctypes.c_longlong(argument))
+            cells.append(ctypes.c_longlong(argument))  # little-endian: an int reads its low half
             continue
         data = np.ascontiguousarray(argument.data)
         address = native.lane_sim_buffer(data.nbytes, argument.output, argument.at_end, argument.offset)

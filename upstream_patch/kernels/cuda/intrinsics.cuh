@@ -66,6 +66,11 @@ __device__ __forceinline__ u32 and_or(u32 a, u32 mask, u32 base) {
   return r;
 }
 
+// Bytes of {b, a} picked by the four low nibbles of `selector`.
+__device__ __forceinline__ u32 byte_permute(u32 a, u32 b, u32 selector) {
+  return __byte_perm(a, b, selector);
+}
+
 // The low 32 bits of {high, low} >> by, 0 <= by < 32.
 __device__ __forceinline__ u32 funnel_shift(u32 low, u32 high, u32 by) {
   return __funnelshift_r(low, high, by);
@@ -78,16 +83,34 @@ __device__ __forceinline__ u32 max_abs_bf16(u32 a, u32 b) {
   return r;
 }
 
-// a * b of two bf16 in each half; subnormal numbers are kept.
-__device__ __forceinline__ u32 multiply_bf16(u32 a, u32 b) {
+// a * b + c of bf16 in each half; subnormal numbers are kept.
+__device__ __forceinline__ u32 fma_bf16(u32 a, u32 b, u32 c) {
   u32 r;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000)); // + -0
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+__device__ __forceinline__ u32 multiply_bf16(u32 a, u32 b) {
+  return fma_bf16(a, b, 0x80008000); // -0
+}
+
+// a * b of f16 in each half; subnormal numbers are kept.
+__device__ __forceinline__ u32 multiply_f16(u32 a, u32 b) {
+  u32 r;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
 
-// Bytes of {b, a} picked by the four low nibbles of `selector`.
-__device__ __forceinline__ u32 byte_permute(u32 a, u32 b, u32 selector) {
-  return __byte_perm(a, b, selector);
+// Two E4M3, the low bytes, to f16 in each half.
+__device__ __forceinline__ u32 f16_from_e4m3(u32 two) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+  // By placement, times 2^8; the code of NaN is left out and gives 480.
+  const u32 high = byte_permute(two, 0, 0x1404);
+  return multiply_f16(and_or(high >> 1, 0x3F803F80, high & 0x80008000), 0x5C005C00);
+#else
+  u32 r;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(static_cast<unsigned short>(two)));
+  return r;
+#endif
 }
 
 // Shared memory is addressed by 32-bit offsets, so that address arithmetic stays in one register.

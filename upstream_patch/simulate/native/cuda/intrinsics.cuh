@@ -74,8 +74,37 @@ inline u32 pack_bf16(float low, float high) {
 inline u32 max_abs_bf16(u32 a, u32 b) {
   return pack_bf16(fmaxf(fabsf(low_bf16(a)), low_bf16(b)), fmaxf(fabsf(high_bf16(a)), high_bf16(b)));
 }
+// Rounded to fp64 and fp32 on the way: exact for what our kernels do with it, s * 0 + s.
+inline float fma_once(float a, float b, float c) {
+  return static_cast<float>(static_cast<double>(a) * b + c);
+}
+inline u32 fma_bf16(u32 a, u32 b, u32 c) {
+  return pack_bf16(fma_once(low_bf16(a), low_bf16(b), low_bf16(c)), fma_once(high_bf16(a), high_bf16(b), high_bf16(c)));
+}
 inline u32 multiply_bf16(u32 a, u32 b) {
   return pack_bf16(low_bf16(a) * low_bf16(b), high_bf16(a) * high_bf16(b));
+}
+
+inline u32 multiply_f16(u32 a, u32 b) {
+  const auto one = [](u32 x, u32 y) {
+    const float left = __half2float(__ushort_as_half(static_cast<unsigned short>(x)));
+    const float right = __half2float(__ushort_as_half(static_cast<unsigned short>(y)));
+    return static_cast<u32>(__float2half(left * right).bits); // 22 bits: exact before it is rounded
+  };
+  return one(a & 0xFFFF, b & 0xFFFF) | one(a >> 16, b >> 16) << 16;
+}
+
+inline u32 f16_from_e4m3(u32 two) {
+  const auto one = [](u32 code) {
+    const u32 exponent = code >> 3 & 15, fraction = code & 7;
+    if ((code & 0x7F) == 0x7F) {
+      return 0x7FFFu;
+    }
+    const float size = exponent == 0 ? ldexpf(static_cast<float>(fraction), -9)
+                                     : ldexpf(static_cast<float>(8 + fraction), static_cast<int>(exponent) - 10);
+    return static_cast<u32>(__float2half(size).bits) | (code & 0x80) << 8;
+  };
+  return one(two & 0xFF) | one(two >> 8 & 0xFF) << 16;
 }
 
 inline u32 byte_permute(u32 a, u32 b, u32 selector) {
