@@ -36,7 +36,8 @@ SCALES: dict[Mode, F64] = {"mxfp4": E8M0, "nvfp4": E4M3, "mxfp8": E8M0}
 def scale_codes(values: F64, mode: Mode) -> U8:
     """The code of the scale nearest to each value; of E8M0, to its size, on a scale of exponents."""
     if SCALES[mode] is E8M0:
-        return np.clip(np.rint(np.log2(np.abs(values))) + 127, 0, 254).astype(np.uint8)
+        exponents: F64 = np.rint(np.log2(np.abs(values)))
+        return np.clip(exponents + 127, 0, 254).astype(np.uint8)
     positive = E4M3[:0x7F]
     code = np.searchsorted((positive[1:] + positive[:-1]) / 2, np.abs(values)).astype(np.uint8)
     return np.where(values < 0, code | 0x80, code).astype(np.uint8)

@@ -306,7 +306,7 @@ def _problem(key: Any, dtypes: Any) -> Problem | None:
     if not {int, type(None)}.issuperset({type(group_size), type(bits)}):  # 4.0 == 4 == mx.array(4), but MLX takes one
         return None
     mode = "affine" if biases_dtype else str(fourth)
-    usual = FLOATING.get(mode, (4, 64))  # type: ignore[call-overload]
+    usual = FLOATING.get(mode, (4, 64))
     bits, group_size = (
         given if given is not None else of_mode for given, of_mode in zip((bits, group_size), usual, strict=True)
     )

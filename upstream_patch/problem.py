@@ -77,7 +77,7 @@ _ID = re.compile(
     r"(?P<k>\d+)x(?P<n>\d+)\.(?:b(?P<bits>\d+)\.g(?P<g>\d+)|(?P<mode>mxfp4|mxfp8|nvfp4))\.(?P<dtype>bf16|f16|f32)"
     r"(?:\.h(?P<batch>[2-9]|[1-9]\d+))?\.M(?P<m>\d+)(?:\.(?P<layout>1mk|b1k))?"
 )
-FLOATING: dict[Mode, tuple[int, int]] = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
+FLOATING: dict[str, tuple[int, int]] = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
 """Bits and group size, which these modes fix."""
 
 
@@ -87,8 +87,8 @@ def parse_problem(text: str) -> Problem:
     if match is None:
         raise ValueError(f"not a problem id: {text!r}; expected e.g. 4096x128256.b4.g64.bf16.M7")
     part = match.groupdict()
-    mode: Mode = part["mode"] or "affine"
-    bits, group_size = FLOATING[mode] if mode != "affine" else (int(part["bits"]), int(part["g"]))
+    mode = part["mode"] or "affine"
+    bits, group_size = FLOATING[part["mode"]] if part["mode"] else (int(part["bits"]), int(part["g"]))
     return Problem.model_validate(
         {
             "m": int(part["m"]),
