@@ -73,7 +73,7 @@ def test_long_launches_have_three_passes_over_k_in_full_and_in_partial_batches()
 @pytest.mark.needs_simulator
 def test_a_wait_that_only_a_third_pass_needs_is_missed_where_one_is_there() -> None:
     kernel = small_m_kernel(Variant("bf16", SmallM(8, 16, 2, 4)))
-    late = kernel.edited("only in pass 0", FILE, "if (count < kTiles) {", "if (count < kTiles && phase.pass == 0) {")
+    late = kernel.edited("only in pass 0", FILE, "if (count < kStages) {", "if (count < kStages && phase.pass == 0) {")
     inputs = make_inputs(Problem(m=3, n=16, k=14336, dtype="bf16"), 1)
     where = Placement()
     variant = Variant("bf16", SmallM(8, 16, 2, 4))
