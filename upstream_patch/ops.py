@@ -1,4 +1,4 @@
-"""Our kernels on the installed MLX: ``quantized_matmul``, and ``install()`` for ``mx.quantized_matmul`` itself.
+"""Our kernels on the installed MLX: ``quantized_matmul``.
 
 A call costs the host little: what follows from shapes and dtypes is worked out once and kept. Whatever our kernel does
 not take goes to MLX's own operation with the caller's arguments, so that its errors are MLX's.
@@ -6,10 +6,8 @@ not take goes to MLX's own operation with the caller's arguments, so that its er
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, wraps
+from functools import cache
 from math import prod
 from threading import local
 from typing import Any
@@ -18,7 +16,9 @@ import mlx.core as mx
 
 from upstream_patch import kernels, machine, routing
 from upstream_patch.errors import MissingTool
-from upstream_patch.problem import DType, Problem
+from upstream_patch.kernels import fast
+from upstream_patch.kernels.tuning import Launch
+from upstream_patch.problem import FLOATING, DType, Problem
 
 stock_quantized_matmul = mx.quantized_matmul
 
@@ -31,7 +31,7 @@ class _Plan:
     """What to do with one combination of shapes and dtypes; neither kernel nor fold means MLX's own route."""
 
     dtype: mx.Dtype | None = None
-    """Of x, scales and biases, with w in uint32; None: of any."""
+    """Of x, and of affine scales and biases, with w in uint32 and other scales in uint8; None: of any."""
     group_size: int | None = None
     bits: int | None = None
     kernel: Any = None
@@ -46,17 +46,19 @@ class _Plan:
 _STOCK = _Plan()
 _UNKNOWN = _Plan(dtype=mx.bool_)
 _WORDS = mx.uint32
+_SCALE_CODES = mx.uint8
 _AFFINE = "affine"
 _latest: dict[Any, _Plan] = {}  # by shapes: the plan of the dtypes they last came with
 _plans: dict[Any, _Plan] = {}  # by shapes and dtypes
 
 
-class _Thread(local):
-    transforms = 0  # calls under way in a function transformation, where a custom kernel has no derivative
+class Thread(local):
+    """``transforms``: calls under way in a function transformation, where a custom kernel has no derivative."""
+
+    transforms = 0
 
 
-_thread = _Thread()
-_saved: dict[str, Any] = {}  # what install() replaced
+thread = Thread()
 
 
 def quantized_matmul(
@@ -75,19 +77,26 @@ def quantized_matmul(
     """``mx.quantized_matmul`` that reads the weights once for all rows.
 
     x: [..., K]; w: [N, K * bits / 32] uint32; scales, biases: [N, K / group_size]; result [..., N]. Our kernel takes
-    affine weights of 2, 3, 4, 5, 6 or 8 bits and group size 32, 64 or 128, bfloat16 or float16, 1 to 16 rows over all
-    leading axes, on CUDA; MLX's own takes the rest. Errors are those of ``mx.quantized_matmul``.
+    affine weights of 2, 3, 4, 5, 6 or 8 bits and group size 32, 64 or 128, and mxfp4, nvfp4 and mxfp8 (uint8 scales, no
+    biases); x in bfloat16 or float16, 1 to 32 rows over all leading axes; on CUDA. MLX's own takes the rest. Errors are
+    those of ``mx.quantized_matmul``.
+
+    Weights may be [H, N, ...] with x [H, M, K] (and axes of 1 before) or, as in decode, [B, H, 1, K], M or B up to 32.
+    A view of weights whose rows do not follow one another, one expanded along H among them, is copied by MLX before
+    each call: right, but slow.
 
     Up to 4 bits our sums hold (128 + q) x in fp32, so they overflow from |x| around 1e35 on. Our kernel has no
     shapeless form for ``mx.compile``, and no derivative: under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and ``mx.vmap`` use
     ``install()``, which takes MLX's own route there.
     """
+    if biases is None:
+        if transpose is True and isinstance(mode, str) and mode in FLOATING and not thread.transforms:
+            found = _floating(x, w, scales, group_size, bits, mode, stream)
+            if found is not None:
+                return found
     # `is` for the usual spelling; an array's == would be an array, and one of "affine" alone would even be true
-    if (
-        biases is not None
-        and transpose is True
-        and (mode is _AFFINE or (isinstance(mode, str) and mode == _AFFINE))
-        and not _thread.transforms
+    elif (
+        transpose is True and (mode is _AFFINE or (isinstance(mode, str) and mode == _AFFINE)) and not thread.transforms
     ):
         # Spelled out, and dtypes compared instead of hashed: every step costs a tenth of a microsecond.
         try:
@@ -100,7 +109,7 @@ def quantized_matmul(
                 and x.dtype == scales.dtype == biases.dtype == plan.dtype
                 and w.dtype == _WORDS
             ):
-                plan = _other_plan(key, x, w, scales, biases)
+                plan = _other_plan(key, (x.dtype, w.dtype, scales.dtype, biases.dtype))
         except (AttributeError, TypeError):  # not arrays, or not numbers: MLX says so
             plan = _STOCK
         if plan.kernel is not None:
@@ -116,39 +125,82 @@ def quantized_matmul(
                 )[0]
                 return y
             except (TypeError, ValueError):
-                # not an array, or not a GPU's stream: MLX says so, or runs it; anything else is a fault of ours
-                if _on_gpu(stream) and all(isinstance(each, mx.array) for each in (x, w, scales, biases)):
+                if _is_ours(stream, x, w, scales, biases):
                     raise
         elif plan.fold:
-            # by axes, not by sizes, so that shapeless compilation keeps working
-            folded = mx.flatten(x, 0, 1, stream=stream)
-            y = stock_quantized_matmul(folded, w, scales, biases, transpose, group_size, bits, mode, stream=stream)
-            return mx.expand_dims(y, 1, stream=stream)
+            return _folded(x, w, scales, biases, transpose, group_size, bits, mode, stream=stream)
     return stock_quantized_matmul(x, w, scales, biases, transpose, group_size, bits, mode, stream=stream)
+
+
+def _floating(
+    x: mx.array, w: mx.array, scales: mx.array, group_size: Any, bits: Any, mode: str, stream: Any
+) -> mx.array | None:
+    """What ``quantized_matmul`` does for weights without biases; None: MLX's own operation, as it was called."""
+    try:
+        key = x.shape, w.shape, scales.shape, mode, group_size, bits
+        plan = _latest.get(key, _UNKNOWN)
+        if not (
+            plan.bits is bits
+            and plan.group_size is group_size
+            and x.dtype == plan.dtype
+            and w.dtype == _WORDS
+            and scales.dtype == _SCALE_CODES
+        ):
+            plan = _other_plan(key, (x.dtype, w.dtype, scales.dtype))
+    except (AttributeError, TypeError):
+        return None
+    if plan.kernel is not None:
+        try:
+            y: mx.array = plan.kernel(
+                inputs=[x, w, scales],
+                output_shapes=plan.output_shapes,
+                output_dtypes=plan.output_dtypes,
+                grid=plan.grid,
+                threadgroup=plan.threadgroup,
+                stream=stream,
+            )[0]
+            return y
+        except (TypeError, ValueError):
+            if _is_ours(stream, x, w, scales):
+                raise
+    elif plan.fold:
+        return _folded(x, w, scales, None, True, group_size, bits, mode, stream=stream)
+    return None
+
+
+def _folded(x: mx.array, *rest: Any, stream: Any) -> mx.array:
+    """MLX's own operation on [B, K] in place of [B, 1, K]."""
+    # by axes, not by sizes, so that shapeless compilation keeps working
+    y = stock_quantized_matmul(mx.flatten(x, 0, 1, stream=stream), *rest, stream=stream)
+    return mx.expand_dims(y, 1, stream=stream)
 
 
 def small_m_call(
     x: mx.array,
     w: mx.array,
     scales: mx.array,
-    biases: mx.array,
+    biases: mx.array | None = None,
     *,
     group_size: int = 64,
     bits: int = 4,
+    mode: str = _AFFINE,
     init_value: float | None = None,
 ) -> mx.array:
     """Our kernel itself on the default stream, for tests: no fall-back. ``init_value`` fills the output beforehand.
 
     Raises ValueError where the kernel does not take the arguments.
     """
-    key = x.shape, w.shape, scales.shape, biases.shape, group_size, bits
-    problem = _problem(key, (x.dtype, w.dtype, scales.dtype, biases.dtype))
+    inputs = [x, w, scales] if biases is None else [x, w, scales, biases]
+    fourth = mode if biases is None else biases.shape
+    affine_only = biases is not None and mode != _AFFINE
+    key = x.shape, w.shape, scales.shape, fourth, group_size, bits
+    problem = None if affine_only else _problem(key, tuple(each.dtype for each in inputs))
     device = capability()
     if problem is None or device is None or not routing.takes_small_m(problem, device):
         raise ValueError("the small-M kernel does not take these arguments here")
-    plan = _plan(problem, x.shape)
+    plan = _plan(problem, x.shape, len(w.shape))
     y: mx.array = plan.kernel(
-        inputs=[x, w, scales, biases],
+        inputs=inputs,
         output_shapes=plan.output_shapes,
         output_dtypes=plan.output_dtypes,
         grid=plan.grid,
@@ -196,6 +248,11 @@ def kernel_symbol(problem: Problem) -> str | None:
 # --- dispatch
 
 
+def _is_ours(stream: Any, *inputs: Any) -> bool:
+    """Whether an error of a launch is ours: what is no array, or no GPU's stream, MLX itself refuses, or runs."""
+    return _on_gpu(stream) and all(isinstance(each, mx.array) for each in inputs)
+
+
 def _on_gpu(stream: Any) -> bool:
     if stream is None:
         kind: Any = mx.default_device().type
@@ -206,10 +263,9 @@ def _on_gpu(stream: Any) -> bool:
     return kind is not None and kind == mx.gpu
 
 
-def _other_plan(key: tuple[Any, ...], x: mx.array, w: mx.array, scales: mx.array, biases: mx.array) -> _Plan:
+def _other_plan(key: tuple[Any, ...], dtypes: tuple[mx.Dtype, ...]) -> _Plan:
     """The plan of shapes that were not seen before, or last came with other dtypes."""
     *_, group_size, bits = key
-    dtypes = x.dtype, w.dtype, scales.dtype, biases.dtype
     whole = key, dtypes, group_size.__class__, bits.__class__
     plan = _plans.get(whole)
     if plan is None:
@@ -217,60 +273,79 @@ def _other_plan(key: tuple[Any, ...], x: mx.array, w: mx.array, scales: mx.array
             _plans.clear()
             _latest.clear()
         problem = _problem(key, dtypes)
-        plan = _STOCK if problem is None else replace(_plan(problem, x.shape), group_size=group_size, bits=bits)
+        plan = _STOCK
+        if problem is not None:
+            plan = replace(_plan(problem, key[0], len(key[1])), group_size=group_size, bits=bits)
         _plans[whole] = plan
     if plan.dtype is not None:
         _latest[key] = plan
     return plan
 
 
-def _plan(problem: Problem, x_shape: tuple[int, ...]) -> _Plan:
+def _plan(problem: Problem, x_shape: tuple[int, ...], w_axes: int) -> _Plan:
     dtype = mx.bfloat16 if problem.dtype == "bf16" else mx.float16
     route = route_of(problem)
     if route == "small_m":
-        variant, blocks = _variant(problem)
+        variant, launch = _variant(problem)
+        blocks, row_blocks, entries = launch.grid
         return _Plan(
             dtype,
-            kernel=_compiled(variant),
+            kernel=_compiled(variant, w_axes > 2),
             output_shapes=[(*x_shape[:-1], problem.n)],
             output_dtypes=[dtype],
-            grid=(blocks * variant.threads, 1, 1),
+            grid=(blocks * variant.threads, row_blocks, entries),
             threadgroup=(variant.threads, 1, 1),
         )
-    return _Plan(dtype, fold=route == "stock_folded" and len(x_shape) == 3)
+    return _Plan(dtype, fold=route == "stock_folded" and len(x_shape) == 3 and w_axes == 2)
 
 
 def _problem(key: Any, dtypes: Any) -> Problem | None:
-    """The problem behind the arguments; None where it is not contiguous rows times 2-D weights, or is wrong."""
-    x_shape, w_shape, scales_shape, biases_shape, group_size, bits = key
-    dtype, w_dtype, scales_dtype, biases_dtype = dtypes
+    """The problem behind the arguments; None where it is not rows times 2-D weights or a batch of that, or is wrong."""
+    x_shape, w_shape, scales_shape, fourth, group_size, bits = key
+    dtype, w_dtype, scales_dtype, *biases_dtype = dtypes
     if not {int, type(None)}.issuperset({type(group_size), type(bits)}):  # 4.0 == 4 == mx.array(4), but MLX takes one
         return None
-    group_size, bits = 64 if group_size is None else group_size, 4 if bits is None else bits
-    if len(w_shape) != 2 or w_dtype != mx.uint32 or not (dtype == scales_dtype == biases_dtype):
+    mode = "affine" if biases_dtype else str(fourth)
+    usual = FLOATING.get(mode, (4, 64))
+    bits, group_size = (
+        given if given is not None else of_mode for given, of_mode in zip((bits, group_size), usual, strict=True)
+    )
+    if w_dtype != _WORDS or dtype not in _DTYPES or len(w_shape) not in (2, 3):
         return None
-    n, k = w_shape[0], x_shape[-1] if x_shape else 0
-    rows = prod(x_shape[:-1])
-    if dtype not in _DTYPES or rows * n * k * group_size == 0 or k % group_size or w_shape[1] * 32 != k * bits:
+    if biases_dtype and not (scales_shape == fourth and dtype == scales_dtype == biases_dtype[0]):
         return None
-    if not (scales_shape == biases_shape == (n, k // group_size)):
+    if not biases_dtype and (mode not in FLOATING or scales_dtype != _SCALE_CODES):
         return None
+    *entries, n, words = w_shape
+    k = x_shape[-1] if x_shape else 0
+    if prod(x_shape) * prod(w_shape) * group_size == 0 or k % group_size or words * 32 != k * bits:
+        return None
+    if scales_shape != (*entries, n, k // group_size):
+        return None
+    batch = prod(entries)
     decode = len(x_shape) > 2 and x_shape[-2] == 1
+    if entries:
+        # [.., H, M, K] without a batch of its own, or [B, H, 1, K]
+        if len(x_shape) < 3 or x_shape[-3] != batch or (prod(x_shape[:-3]) > 1 and not decode):
+            return None
+        decode = len(x_shape) > 3 and decode
     return Problem(
-        m=rows,
+        m=prod(x_shape[:-1]) // batch,
         n=n,
         k=k,
         bits=bits,
         group_size=group_size,
+        mode=mode,
         dtype=_DTYPES[dtype],
         layout="b1k" if decode else "mk",
+        batch=batch,
     )
 
 
 # --- launching
 
 
-def _variant(problem: Problem) -> tuple[kernels.Variant, int]:
+def _variant(problem: Problem) -> tuple[kernels.Variant, Launch]:
     found = _device()
     if found is None:
         raise RuntimeError("no CUDA device that MLX can use")
@@ -283,98 +358,13 @@ def _kernel_name(variant: kernels.Variant) -> str:
 
 
 @cache
-def _compiled(variant: kernels.Variant) -> Any:
-    """The kernel for ``mx.fast``, which writes the signature itself and knows no launch bounds.
-
-    They are put into its ``__global__``, after all headers: without them the compiler may take more registers than a
-    block of this size can have. The sources are included by path, so that a call does not carry them along.
-    """
-    header = f"""
-#include "{kernels.entry("small_m")}"
-using Kernel = {kernels.small_m_instance(variant.dtype, variant.tuning)};
-#undef __global__
-#define __global__ __attribute__((global)) {variant.launch_bounds}
-"""
-    body = """
-extern __shared__ __align__(256) char shared[];
-int m = 1;
-for (int i = 0; i < x_ndim - 1; ++i) {
-  m *= x_shape[i];
-}
-Kernel(w, scales, biases, x, out, m, w_shape[0], x_shape[x_ndim - 1], shared).run();
-"""
+def _compiled(variant: kernels.Variant, batch: bool) -> Any:
+    """For 2-D weights, or a batch of them."""
     return mx.fast.cuda_kernel(
-        name=_kernel_name(variant),
-        input_names=["x", "w", "scales", "biases"],
+        name=_kernel_name(variant) + "_batch" * batch,
+        input_names=fast.input_names(variant),
         output_names=["out"],
-        source=body,
-        header=header,
+        source=fast.body(variant, batch),
+        header=fast.header(variant),
         shared_memory=variant.shared_bytes,
     )
-
-
-# --- installing
-
-
-def install() -> None:
-    """Makes ``mx.quantized_matmul`` ours, for mlx.nn and mlx-lm too. A second call changes nothing.
-
-    ``mx.grad``, ``mx.value_and_grad``, ``mx.vjp``, ``mx.jvp`` and ``mx.vmap`` are wrapped as well: inside them every
-    call takes MLX's own route. Not reached: names that a program imported from mlx.core before, and functions that were
-    transformed before; those raise in a derivative, since a custom kernel has none.
-    """
-    if _saved:
-        return
-    for name in ("vjp", "jvp", "grad", "value_and_grad", "vmap"):
-        _saved[name] = getattr(mx, name)
-        setattr(mx, name, _noting(_saved[name]))
-    _saved["quantized_matmul"] = mx.quantized_matmul
-    mx.quantized_matmul = quantized_matmul
-
-
-def uninstall() -> None:
-    """Undoes ``install()``; without one it does nothing."""
-    while _saved:
-        name, original = _saved.popitem()
-        setattr(mx, name, original)
-
-
-@contextmanager
-def installed() -> Iterator[None]:
-    """``install()`` for the length of a block; leaves an outer ``install()`` in place."""
-    outer = bool(_saved)
-    install()
-    try:
-        yield
-    finally:
-        if not outer:
-            uninstall()
-
-
-@contextmanager
-def _transforming() -> Iterator[None]:
-    _thread.transforms += 1
-    try:
-        yield
-    finally:
-        _thread.transforms -= 1
-
-
-def _noting(transform: Callable[..., Any]) -> Callable[..., Any]:
-    """The transformation, with ``transforms`` raised while it runs and while a function it returned runs."""
-
-    @wraps(transform)
-    def outer(*args: Any, **keywords: Any) -> Any:
-        with _transforming():
-            result = transform(*args, **keywords)
-        if not callable(result):
-            return result
-
-        @wraps(result, updated=())
-        def inner(*args: Any, **keywords: Any) -> Any:
-            with _transforming():
-                return result(*args, **keywords)
-
-        return inner
-
-    return outer

@@ -19,7 +19,8 @@ class Problem(BaseModel):
     """y[M, N] = x[M, K] @ dequantize(w[N, K])^T.
 
     ``layout`` is the shape x has when the operation is called: ``mk`` is [M, K], ``1mk`` is [1, M, K], ``b1k`` is
-    [M, 1, K], what batched decode sends. Sizes count elements, not bytes.
+    [M, 1, K], what batched decode sends. ``batch`` H > 1 is that many such products with weights [H, N, K], and the H
+    stands before the last two axes of x: [H, M, K], [1, H, M, K], [M, H, 1, K]. Sizes count elements, not bytes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -32,20 +33,22 @@ class Problem(BaseModel):
     mode: Mode = "affine"
     dtype: DType = "bf16"
     layout: Layout = "mk"
+    batch: Annotated[int, Field(ge=1)] = 1
 
     @property
     def x_shape(self) -> tuple[int, ...]:
-        return {"mk": (self.m, self.k), "1mk": (1, self.m, self.k), "b1k": (self.m, 1, self.k)}[self.layout]
+        m, k, entries = self.m, self.k, () if self.batch == 1 else (self.batch,)
+        return {"mk": (*entries, m, k), "1mk": (1, *entries, m, k), "b1k": (m, *entries, 1, k)}[self.layout]
 
     @property
     def weight_bytes(self) -> int:
         """Packed integers only."""
-        return self.n * self.k * self.bits // 8
+        return self.batch * self.n * self.k * self.bits // 8
 
     @property
     def scale_bytes(self) -> int:
         """Scales, and biases where the mode has them."""
-        groups = self.n * self.k // self.group_size
+        groups = self.batch * self.n * self.k // self.group_size
         return 2 * groups * DTYPE_BYTES[self.dtype] if self.mode == "affine" else groups
 
     @property
@@ -59,9 +62,10 @@ class Problem(BaseModel):
 
     @property
     def weights_id(self) -> str:
-        """The part of a fact id that names the weights: ``4096x128256.b4.g64.bf16``, or ``4096x4096.mxfp4.bf16``."""
+        """The part of a fact id that names the weights: ``4096x128256.b4.g64.bf16``, or ``4096x4096.mxfp4.bf16``; 32 of
+        them in a batch end in ``.h32``."""
         quant = f"b{self.bits}.g{self.group_size}" if self.mode == "affine" else self.mode
-        return f"{self.k}x{self.n}.{quant}.{self.dtype}"
+        return f"{self.k}x{self.n}.{quant}.{self.dtype}" + (f".h{self.batch}" if self.batch > 1 else "")
 
     @property
     def id(self) -> str:
@@ -71,9 +75,10 @@ class Problem(BaseModel):
 
 _ID = re.compile(
     r"(?P<k>\d+)x(?P<n>\d+)\.(?:b(?P<bits>\d+)\.g(?P<g>\d+)|(?P<mode>mxfp4|mxfp8|nvfp4))\.(?P<dtype>bf16|f16|f32)"
-    r"\.M(?P<m>\d+)(?:\.(?P<layout>1mk|b1k))?"
+    r"(?:\.h(?P<batch>[2-9]|[1-9]\d+))?\.M(?P<m>\d+)(?:\.(?P<layout>1mk|b1k))?"
 )
-_FLOATING = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}  # bits, group size
+FLOATING: dict[str, tuple[int, int]] = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
+"""Bits and group size, which these modes fix."""
 
 
 def parse_problem(text: str) -> Problem:
@@ -83,7 +88,7 @@ def parse_problem(text: str) -> Problem:
         raise ValueError(f"not a problem id: {text!r}; expected e.g. 4096x128256.b4.g64.bf16.M7")
     part = match.groupdict()
     mode = part["mode"] or "affine"
-    bits, group_size = _FLOATING[mode] if part["mode"] else (int(part["bits"]), int(part["g"]))
+    bits, group_size = FLOATING[part["mode"]] if part["mode"] else (int(part["bits"]), int(part["g"]))
     return Problem.model_validate(
         {
             "m": int(part["m"]),
@@ -94,5 +99,6 @@ def parse_problem(text: str) -> Problem:
             "mode": mode,
             "dtype": part["dtype"],
             "layout": part["layout"] or "mk",
+            "batch": int(part["batch"] or 1),
         }
     )

@@ -1,4 +1,4 @@
-"""What the right answer is: fp64 from raw integers, scales and biases. numpy only, no mlx, no GPU."""
+"""What the right answer is: fp64 from raw codes, scales and biases. numpy only, no mlx, no GPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from upstream_patch.floating import E4M3, ELEMENTS, SCALES, scale_codes
 from upstream_patch.kernels import offset
-from upstream_patch.problem import DType, Problem
+from upstream_patch.problem import FLOATING, DType, Mode, Problem
 
 F64 = NDArray[np.float64]
 F32 = NDArray[np.float32]
@@ -34,8 +35,21 @@ Distribution = Literal[
     "positive",
     "no_bias",
     "zero_codes",
+    "scale_ends",
+    "nan_codes",
 ]
-DISTRIBUTIONS: tuple[Distribution, ...] = get_args(Distribution)
+_OF_CODES: tuple[Distribution, ...] = ("scale_ends", "nan_codes")  # of scales and elements that are codes themselves
+DISTRIBUTIONS: tuple[Distribution, ...] = tuple(each for each in get_args(Distribution) if each not in _OF_CODES)
+"""Those of affine weights."""
+
+
+def distributions(mode: Mode) -> tuple[Distribution, ...]:
+    """Those that are distinct there: floating-point weights have no biases, and E8M0 scales no sign."""
+    if mode == "affine":
+        return DISTRIBUTIONS
+    missing = ("no_bias",) if mode == "nvfp4" else ("no_bias", "negative_scales")
+    return (*(each for each in DISTRIBUTIONS if each not in missing), *_OF_CODES)
+
 
 # significand bits with the hidden one, least and greatest exponent of a normal number
 _FORMAT: dict[DType, tuple[int, int, int]] = {"bf16": (8, -126, 127), "f16": (11, -14, 15), "f32": (24, -126, 127)}
@@ -115,27 +129,40 @@ def pack(q: U8, bits: int) -> U32:
     return words
 
 
-def dequantize(q: U8, scales: F64, biases: F64, group_size: int) -> F64:
-    """q [N, K], scales and biases [N, K / g] to weights [N, K]: ``q * scale + bias`` in fp64."""
-    grouped = q.reshape(q.shape[0], -1, group_size).astype(np.float64)
+def dequantize(q: U8, scales: F64, biases: F64, group_size: int, elements: F64 | None = None) -> F64:
+    """q [N, K], scales and biases [N, K / g] to weights [N, K]: ``q * scale + bias`` in fp64.
+
+    ``elements`` gives the value of every code where that is not the integer itself.
+    """
+    codes = q.reshape(q.shape[0], -1, group_size)
+    grouped: F64 = codes.astype(np.float64) if elements is None else elements[codes]
     grouped *= scales[:, :, None]
     grouped += biases[:, :, None]
     return grouped.reshape(q.shape)
 
 
-def matmul_fp64(x: F64, q: U8, scales: F64, biases: F64, group_size: int) -> F64:
+def matmul_fp64(x: F64, q: U8, scales: F64, biases: F64, group_size: int, elements: F64 | None = None) -> F64:
     """x [M, K] times the transposed dequantized [N, K]: [M, N]. Weights are expanded 64 MB at a time."""
     out = np.empty((x.shape[0], q.shape[0]))
     # NaN and Inf in x are data here, not an accident worth a warning
     with np.errstate(invalid="ignore", over="ignore"):
         for part in _row_chunks(q.shape[0], q.shape[1] * 8):
-            out[:, part] = x @ dequantize(q[part], scales[part], biases[part], group_size).T
+            out[:, part] = x @ dequantize(q[part], scales[part], biases[part], group_size, elements).T
     return out
+
+
+FLUSHED = 2.0**-30
+"""In bf16 and floating-point weights, our kernel takes what is smaller than this, of the largest of a row in a slice of
+256 of K, for 0."""
+_SLICE = 256
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """One problem's operands. x, scales and biases are float32 holding values that the dtype represents exactly."""
+    """One problem's operands. x, scales and biases are float32 holding values that the dtype represents exactly.
+
+    The entries of a batch follow one another along the first axis: x is [H M, K], weights are [H N, ...].
+    """
 
     problem: Problem
     seed: int
@@ -145,57 +172,97 @@ class Inputs:
     packed: U32
     """[N, K * bits / 32]"""
     scales: F32
-    """[N, K / group]"""
+    """[N, K / group]; of floating-point weights what ``scale_codes`` mean."""
     biases: F32
-    """[N, K / group]"""
+    """[N, K / group]; 0 for floating-point weights."""
+    scale_codes: U8 | None = None
+    """[N, K / group], as stored, of floating-point weights."""
 
     @cached_property
     def q(self) -> U8:
-        """The raw integers, [N, K]."""
+        """The raw codes, [N, K]."""
         return unpack(self.packed, self.problem.bits)
+
+    @property
+    def elements(self) -> F64 | None:
+        """The value of every code; None where a code is its own."""
+        return ELEMENTS.get(self.problem.mode)
 
     def weights(self) -> F64:
         """Dequantized, [N, K] in fp64: 8 N K bytes, for small problems."""
         scales, biases = self.scales.astype(np.float64), self.biases.astype(np.float64)
-        return dequantize(self.q, scales, biases, self.problem.group_size)
+        return dequantize(self.q, scales, biases, self.problem.group_size, self.elements)
+
+    def entry(self, index: int) -> Inputs:
+        """One entry of a batch, as a problem of its own."""
+        p = self.problem
+        rows, outputs = (slice(index * size, (index + 1) * size) for size in (p.m, p.n))
+        return replace(self._outputs(outputs, p.model_copy(update={"batch": 1})), x=self.x[rows])
 
     def columns(self, index: Sequence[int] | NDArray[np.intp]) -> Inputs:
-        """The same inputs for some of the N outputs: how a large N is checked on a sample."""
+        """The same inputs for some of the N outputs: how a large N is checked on a sample. Not for a batch."""
         chosen = np.asarray(index, np.intp)
+        return self._outputs(chosen, self.problem.model_copy(update={"n": len(chosen)}))
+
+    def row(self, index: int) -> Inputs:
+        """The same problem with one row of x, of each entry of a batch."""
+        problem = self.problem.model_copy(update={"m": 1})
+        return replace(self, problem=problem, x=self.x[index :: self.problem.m])
+
+    def _outputs(self, chosen: slice | NDArray[np.intp], problem: Problem) -> Inputs:
         return replace(
             self,
-            problem=self.problem.model_copy(update={"n": len(chosen)}),
+            problem=problem,
             packed=self.packed[chosen],
             scales=self.scales[chosen],
             biases=self.biases[chosen],
+            scale_codes=None if self.scale_codes is None else self.scale_codes[chosen],
         )
 
     def reference(self) -> F64:
         """The right answer before rounding, [M, N]."""
-        return self._matmul(self.x, self.scales, self.biases)
+        return self._matmul(self.x, self.scales, self.biases, self.elements)
 
     def magnitude(self) -> F64:
         """sum over k of ``|x| * ((offset + q) * |scale| + |bias|)``, [M, N]: what rounding errors scale with.
 
         Our kernel multiplies ``offset + q`` and takes the offset out in fp32; for dtypes that it does not take it is 0.
+        Of floating-point weights it is ``|x| |q scale|``. There a bf16 x counts as at least 2^-10 of the largest of its
+        row in the slice, so that 2^-20 of the sum, which every bound is more than, covers what is flushed.
         """
         scales = np.abs(self.scales.astype(np.float64))
+        x = np.abs(self.x.astype(np.float64))
+        if self.elements is not None:
+            if self.problem.dtype == "bf16":
+                padded = np.pad(x, ((0, 0), (0, -x.shape[1] % _SLICE))).reshape(len(x), -1, _SLICE)
+                x = np.maximum(x, np.repeat(padded.max(axis=2), _SLICE, axis=1)[:, : x.shape[1]] * FLUSHED * 2**20)
+            return self._matmul(x, scales, self.biases, np.abs(self.elements))
         biases = np.abs(self.biases.astype(np.float64)) + offset(self.problem) * scales
-        return self._matmul(np.abs(self.x), scales, biases)
+        return self._matmul(x, scales, biases, None)
 
     def removed(self) -> F64:
         """``|sum over k of offset * x * scale|``, [M, N]: how much of ``magnitude`` is really there to be taken out.
 
         Where the signs of x are mixed it is about ``magnitude / sqrt(K)``, where they are equal most of it.
         """
-        x = self.x.astype(np.float64).reshape(len(self.x), -1, self.problem.group_size)
+        p = self.problem
+        if not offset(p):  # and a NaN among the scales does not make one
+            return np.zeros((p.batch * p.m, p.n))
+        x = self.x.astype(np.float64).reshape(p.batch, p.m, -1, p.group_size)
+        scales = self.scales.astype(np.float64).reshape(p.batch, p.n, -1)
         with np.errstate(invalid="ignore"):
-            taken: F64 = np.abs(x.sum(axis=2) @ self.scales.T.astype(np.float64))
-        return offset(self.problem) * taken
+            taken: F64 = np.abs(x.sum(axis=3) @ scales.swapaxes(1, 2))
+        return offset(p) * taken.reshape(-1, p.n)
 
-    def _matmul(self, x: F32, scales: F32 | F64, biases: F32 | F64) -> F64:
-        wide_x, wide_scales, wide_biases = (a.astype(np.float64) for a in (x, scales, biases))
-        return matmul_fp64(wide_x, self.q, wide_scales, wide_biases, self.problem.group_size)
+    def _matmul(self, x: F32 | F64, scales: F32 | F64, biases: F32 | F64, elements: F64 | None) -> F64:
+        p = self.problem
+        wide = [a.astype(np.float64) for a in (scales, biases)]
+        parts = []
+        for i in range(p.batch):
+            of_n = slice(i * p.n, (i + 1) * p.n)
+            rows = x[i * p.m : (i + 1) * p.m].astype(np.float64)
+            parts.append(matmul_fp64(rows, self.q[of_n], wide[0][of_n], wide[1][of_n], p.group_size, elements))
+        return np.concatenate(parts)
 
 
 def _scale_factors(shape: tuple[int, int], distribution: Distribution, dtype: DType) -> F64:
@@ -211,51 +278,116 @@ def _scale_factors(shape: tuple[int, int], distribution: Distribution, dtype: DT
 
 
 def make_inputs(problem: Problem, seed: int, distribution: Distribution = "normal") -> Inputs:
-    """Affine inputs that give outputs near 1 for ``normal``; the other distributions each aim at one kind of fault.
+    """Inputs that give outputs near 1 for ``normal``; the other distributions each aim at one kind of fault.
 
     ``group_scales``: scales ten times apart from group to group. ``one_hot``: row m is a single 1, so every output is
     one weight. ``zero_groups``: scale and bias zero, also for whole outputs. ``nan_row``: row m // 2 of x is NaN.
     ``inf_row``: that row holds one Inf. ``large``, ``small``: outputs near the ends of the dtype (f16: some overflow,
-    some subnormal). ``coherent``: x and biases positive and biases dominant, so that partial sums only grow and a
-    16-bit accumulator shows. ``positive``: only x is, so that truncation shows. ``no_bias``: q is 0 or 1 and the biases
-    0: the answer is small against the offset that our kernel adds and takes out. ``zero_codes``: q and biases are 0 and
-    x is positive: the answer is 0, the offset is all there is.
+    some subnormal). ``coherent``: x and weights positive (biases dominant), so that partial sums only grow and a 16-bit
+    accumulator shows. ``positive``: only x is, so that truncation shows. ``no_bias``: q is 0 or 1 and the biases 0: the
+    answer is small against the offset that our kernel adds and takes out. ``zero_codes``: weights are 0 and x is
+    positive: the answer is 0, the offset is all there is.
+
+    Of floating-point weights (outputs of nvfp4 are near sqrt(K) / 3: its scales go down to 2^-9 only): ``zero_groups``
+    are elements where a scale cannot be 0. ``zero_codes`` are zeros of both signs. ``scale_ends``: each output has a
+    scale of its own, from the least on. ``nan_codes``: a NaN among the scales of output n // 2, and among the elements
+    of output 0 where they have one.
     """
-    if problem.mode != "affine" or problem.bits not in BITS or problem.k % problem.group_size:
-        raise ValueError(f"no reference for {problem.id}: affine, bits in {BITS}, K a multiple of the group")
-    rng = np.random.default_rng([seed, problem.m, problem.n, problem.k, problem.bits])
-    m, n, k, dtype = problem.m, problem.n, problem.k, problem.dtype
+    known = problem.bits in BITS if problem.mode == "affine" else FLOATING[problem.mode] == _width(problem)
+    if not known or problem.k % problem.group_size or distribution not in distributions(problem.mode):
+        raise ValueError(f"no reference for {problem.id}, {distribution}: bits in {BITS}, K a multiple of the group")
+    batch = (problem.batch,) if problem.batch > 1 else ()
+    rng = np.random.default_rng([seed, problem.m, problem.n, problem.k, problem.bits, *batch])
+    m, n, k, dtype = problem.batch * problem.m, problem.batch * problem.n, problem.k, problem.dtype
     groups = (n, k // problem.group_size)
-    # uniform random words are uniform integers at every width
+    # uniform random words are uniform codes at every width
     packed = rng.integers(0, 2**32, (n, k * problem.bits // 32), np.uint32)
     x = rng.standard_normal((m, k))
-    step = 2.0 / 2**problem.bits / np.sqrt(k)
-    scales = step * rng.uniform(0.5, 1.5, groups) * _scale_factors(groups, distribution, dtype)
-    biases = -scales * (2**problem.bits - 1) / 2 * rng.uniform(0.8, 1.2, groups)
+    scales = rng.uniform(0.5, 1.5, groups) * _scale_factors(groups, distribution, dtype)
     if distribution == "one_hot":
         x = np.zeros((m, k))
         x[np.arange(m), (np.arange(m) + seed * m) % k] = 1.0
-    elif distribution == "zero_groups":
-        keep = (rng.random(groups) < 0.5) & (rng.random((n, 1)) < 0.9)
-        scales, biases = scales * keep, biases * keep
-    elif distribution == "nan_row":
-        x[m // 2] = np.nan
-    elif distribution == "inf_row":
-        x[m // 2, k // 3] = np.inf
+    elif distribution in ("nan_row", "inf_row"):
+        where = slice(None) if distribution == "nan_row" else k // 3
+        x[problem.m // 2 :: problem.m, where] = np.nan if distribution == "nan_row" else np.inf
     elif distribution == "large":
         x *= 2.0**12 if dtype == "f16" else 2.0**60
     elif distribution == "small":
         x *= 2.0**-9 if dtype == "f16" else 2.0**-60
+    elif distribution in ("coherent", "positive", "zero_codes"):
+        x = np.abs(x)
+    make = _affine if problem.mode == "affine" else _floating
+    x, packed, scales, biases, codes = make(problem, distribution, rng, x, packed, scales)
+    exact = [round_to(a, dtype).astype(np.float32) for a in (x, scales, biases)]
+    if codes is not None:
+        exact[1] = scales.astype(np.float32)  # whatever the dtype is
+    return Inputs(problem, seed, distribution, exact[0], packed, exact[1], exact[2], codes)
+
+
+_Parts = tuple[F64, U32, F64, F64, U8 | None]
+"""x, packed, scales, biases, and the codes of the scales where they have codes."""
+
+
+def _width(problem: Problem) -> tuple[int, int]:
+    return problem.bits, problem.group_size
+
+
+def _affine(
+    problem: Problem, distribution: Distribution, rng: np.random.Generator, x: F64, packed: U32, scales: F64
+) -> _Parts:
+    bits, groups = problem.bits, scales.shape
+    scales = 2.0 / 2**bits / np.sqrt(problem.k) * scales
+    biases = -scales * (2**bits - 1) / 2 * rng.uniform(0.8, 1.2, groups)
+    if distribution == "zero_groups":
+        keep = (rng.random(groups) < 0.5) & (rng.random((len(scales), 1)) < 0.9)
+        scales, biases = scales * keep, biases * keep
     elif distribution == "negative_scales":
         sign = np.where(rng.random(groups) < 0.5, -1.0, 1.0)
         scales, biases = scales * sign, biases * sign
     elif distribution == "coherent":
-        x, biases = np.abs(x), 32 * np.abs(biases)
-    elif distribution == "positive":
-        x = np.abs(x)
+        biases = 32 * np.abs(biases)
     elif distribution == "no_bias":
-        packed, biases = pack(unpack(packed, problem.bits) & np.uint8(1), problem.bits), np.zeros(groups)
+        packed, biases = pack(unpack(packed, bits) & np.uint8(1), bits), np.zeros(groups)
     elif distribution == "zero_codes":
-        x, packed, biases = np.abs(x), np.zeros_like(packed), np.zeros(groups)
-    exact = [round_to(a, dtype).astype(np.float32) for a in (x, scales, biases)]
-    return Inputs(problem, seed, distribution, exact[0], packed, exact[1], exact[2])
+        packed, biases = np.zeros_like(packed), np.zeros(groups)
+    return x, packed, scales, biases, None
+
+
+def _floating(
+    problem: Problem, distribution: Distribution, rng: np.random.Generator, x: F64, packed: U32, scales: F64
+) -> _Parts:
+    mode, elements, groups, n = problem.mode, ELEMENTS[problem.mode], scales.shape, len(scales)
+    q = unpack(packed, problem.bits)
+    sign = np.uint8(len(elements) // 2)
+    q[np.isnan(elements[q])] -= 1  # the largest number
+    usual = np.sqrt(np.nanmean(elements**2) * problem.k)
+    if mode == "nvfp4":
+        scales, usual = scales / 8, usual / 8
+        if distribution in ("large", "small"):
+            x = x / usual
+            scales = np.clip(scales, 2.0**-9, 256)
+            if problem.dtype == "bf16":
+                x *= 2.0**20 if distribution == "large" else 2.0**-30
+    else:
+        scales = scales / usual
+    keep = np.repeat((rng.random(groups) < 0.5) & (rng.random((n, 1)) < 0.9), problem.group_size, axis=1)
+    if distribution == "zero_groups" and mode == "nvfp4":
+        scales = scales * keep[:, :: problem.group_size]
+    elif distribution == "zero_groups":
+        q = np.where(keep, q, np.uint8(0))
+    elif distribution == "negative_scales":
+        scales = scales * np.where(rng.random(groups) < 0.5, -1.0, 1.0)
+    elif distribution == "coherent":
+        q &= ~sign
+    elif distribution == "zero_codes":
+        q &= sign
+    codes = scale_codes(scales, mode)
+    if distribution == "scale_ends":
+        # E8M0 in bf16 up to 2^87: our kernel's fp32 sums hold x times up to 2^16
+        count = 127 if mode == "nvfp4" else 160 if problem.dtype == "f16" else 215
+        codes[:] = (np.arange(n) * 61 % count)[:, None]
+    elif distribution == "nan_codes":
+        codes[problem.n // 2 :: problem.n, groups[1] // 3] = len(SCALES[mode]) - 1
+        if elements is E4M3:
+            q[:: problem.n, problem.k // 3] = 0x7F
+    return x, pack(q, problem.bits), SCALES[mode][codes], np.zeros(groups), codes

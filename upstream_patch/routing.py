@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, MAX_ROWS, format_of
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, MAX_BATCH, MAX_ROWS, format_of
 from upstream_patch.problem import Problem
 
 Capability = tuple[int, int]
@@ -25,13 +25,18 @@ KERNEL_SYMBOLS: dict[StockRoute, str] = {
 
 
 def route(problem: Problem, device: Capability | None) -> Route:
-    """Our route for contiguous 2-D weights on a CUDA device of that compute capability; None is any other backend."""
+    """Our route for contiguous weights on a CUDA device of that compute capability; None is any other backend."""
     if device is None:
         return "stock"
     if takes_small_m(problem, device):
         return "small_m"
     # Stock never folds the batch of [B, 1, K] into rows, so a tile kernel reads the weights once per batch entry.
-    if problem.layout == "b1k" and problem.m >= QMV_ROWS and stock_route(problem, device).startswith("qmm"):
+    if (
+        problem.batch == 1
+        and problem.layout == "b1k"
+        and problem.m >= QMV_ROWS
+        and stock_route(problem, device).startswith("qmm")
+    ):
         return "stock_folded"
     return "stock"
 
@@ -43,15 +48,17 @@ def takes_small_m(problem: Problem, device: Capability) -> bool:
         and problem.dtype in ("bf16", "f16")
         and problem.k % problem.group_size == 0
         and problem.m <= MAX_ROWS
+        and problem.batch <= MAX_BATCH
     )
 
 
 def stock_route(problem: Problem, device: Capability) -> StockRoute:
-    """The route of MLX 0.32.4's ``QuantizedMatmul::eval_gpu`` for contiguous, transposed 2-D weights.
+    """The route of MLX 0.32.4's ``QuantizedMatmul::eval_gpu`` for contiguous, transposed weights.
 
     Source: the released library's code, first match wins. M counts the rows of one batch entry, B the entries.
     """
     m, batch = (1, problem.m) if problem.layout == "b1k" else (problem.m, 1)
+    batch *= problem.batch
     qmv: StockRoute = "unsupported"
     if problem.mode != "affine" and device[0] > 9 and problem.m <= QMV_ROWS:
         qmv = "fp_qmv"

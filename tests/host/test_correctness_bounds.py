@@ -12,10 +12,20 @@ from numpy.typing import NDArray
 from upstream_patch.correctness import HARD_CAP, bounds, check, norm_error
 from upstream_patch.correctness.errors import accumulation
 from upstream_patch.kernels import offset as most_offset
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, SLICE, small_m_launch
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, FLOATING, SLICE, Format, format_of, small_m_launch
 from upstream_patch.problem import DType, Problem
 from upstream_patch.records.schema import Check
-from upstream_patch.reference import DISTRIBUTIONS, F32, F64, Distribution, Inputs, make_inputs, pack, round_to
+from upstream_patch.reference import (
+    DISTRIBUTIONS,
+    F32,
+    F64,
+    Distribution,
+    Inputs,
+    distributions,
+    make_inputs,
+    pack,
+    round_to,
+)
 
 
 def test_a_bad_column_that_the_norm_hides() -> None:
@@ -51,7 +61,7 @@ def kernel(inputs: Inputs, step: Callable[[F64], F64] = towards_zero, keep: Call
     The output is not rounded to the dtype.
     """
     p, offset, g = inputs.problem, most_offset(inputs.problem), inputs.problem.group_size
-    warps = small_m_launch(p.m, p.n, p.k, DEVICE_CLASSES[9, 0], 132, p.bits, g).tuning.warps
+    warps = small_m_launch(p.m, p.n, p.k, DEVICE_CLASSES[9, 0], 132, format_of(p)).tuning.warps
     few = SLICE // g
     x, scales, biases = (a.astype(np.float64) for a in (inputs.x, inputs.scales, inputs.biases))
     integers = (offset + inputs.q.astype(np.float64)).T
@@ -77,7 +87,41 @@ def kernel(inputs: Inputs, step: Callable[[F64], F64] = towards_zero, keep: Call
     return total
 
 
+def floating_kernel(inputs: Inputs) -> F64:
+    """The same for floating-point weights: ``unscale`` of x (which is exact, but for the flush) left out."""
+    p, g, nv = inputs.problem, inputs.problem.group_size, inputs.problem.mode == "nvfp4"
+    warps = small_m_launch(p.m, p.n, p.k, DEVICE_CLASSES[9, 0], 132, format_of(p)).tuning.warps
+    assert inputs.elements is not None
+    x, scales = inputs.x.astype(np.float64), inputs.scales.astype(np.float64)
+    elements = inputs.elements[inputs.q] * (np.repeat(scales, g, axis=1) if nv else 1)
+    total = np.zeros((p.m, p.n))
+    for warp in range(warps):
+        acc = np.zeros_like(total)
+        for first in range(warp * SLICE, p.k, warps * SLICE):
+            part, dot = np.zeros_like(total), np.zeros_like(total)
+            last = min(first + SLICE, p.k)
+            for k in range(first, last, 16):
+                dot = towards_zero(dot + x[:, k : k + 16] @ elements[:, k : k + 16].T)
+                if not nv and ((k + 16) % g == 0 or k + 16 >= last):
+                    part, dot = to_f32(part + scales[:, k // g] * dot), np.zeros_like(total)
+            acc = to_f32(acc + (dot if nv else part))
+        total = to_f32(total + acc)
+    return total
+
+
 FINITE = [name for name in DISTRIBUTIONS if name not in ("nan_row", "inf_row")]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("form", FLOATING, ids=lambda form: form.mode)
+def test_the_bounds_admit_our_kernel_on_floating_point_weights(form: Format, dtype: DType) -> None:
+    for k, name in [(k, name) for k in (64, 1024, 4096, 14336) for name in distributions(form.mode)]:
+        if name in ("nan_row", "inf_row", "nan_codes"):
+            continue
+        bits, group, mode = form
+        problem = Problem(m=4, n=65, k=k, bits=bits, group_size=group, mode=mode, dtype=dtype)
+        inputs = make_inputs(problem, 1, name)
+        judge(inputs, floating_kernel(inputs))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
@@ -158,6 +202,12 @@ def test_weights_rounded_to_16_bits_are_past_the_norm_bound(dtype: DType) -> Non
 def test_stated_sizes_of_the_accumulation_bound() -> None:
     got = [accumulation(Problem(m=1, n=1, k=k)) for k in (64, 4096, 14336)]
     np.testing.assert_allclose(got, [2.8e-6, 3.34e-6, 6.02e-6], rtol=0.02)
+    for (bits, group, mode), sizes in zip(
+        FLOATING, ([2.26e-6, 4.95e-6], [4.89e-6, 1.47e-5], [2.26e-6, 4.95e-6]), strict=True
+    ):
+        made = [Problem(m=1, n=1, k=k, bits=bits, group_size=group, mode=mode) for k in (4096, 14336)]
+        np.testing.assert_allclose([accumulation(problem) for problem in made], sizes, rtol=0.02)
+        assert accumulation(made[0].model_copy(update={"k": 16})) > 2.0**-20  # what Inputs.magnitude() counts on
 
 
 def test_overflow_may_round_either_way_only_at_the_threshold() -> None:

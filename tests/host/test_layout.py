@@ -12,8 +12,8 @@ import pytest
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"problem", "machine", "kernels", "errors", "files"}),
-    frozenset({"reference", "routing"}),
-    frozenset({"ops", "compile", "simulate"}),
+    frozenset({"floating", "reference", "routing"}),
+    frozenset({"ops", "installing", "compile", "simulate"}),
     frozenset({"correctness", "records"}),
     frozenset({"measure", "series"}),
     frozenset({"draft", "github", "readme"}),
@@ -21,8 +21,8 @@ LAYERS: tuple[frozenset[str], ...] = (
 )
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 # ops is nothing without MLX and is imported only when an operation is asked for; the others import MLX where they run.
-MLX_ROOMS = frozenset({"ops", "correctness", "measure"})
-MLX_AT_TOP = frozenset({"ops"})
+MLX_ROOMS = frozenset({"ops", "installing", "correctness", "measure"})
+MLX_AT_TOP = frozenset({"ops", "installing"})
 # The public names of the package lead to ops, on demand; every room may ask for the package itself.
 PACKAGE = "upstream_patch"
 

@@ -58,21 +58,28 @@ def test_stock_predicates(given: Problem, device: Capability, expected: str) -> 
 
 @pytest.mark.parametrize("layout", ["mk", "1mk", "b1k"])
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
-def test_ours_takes_1_to_16_rows(layout: str, dtype: str) -> None:
-    for m in range(1, 17):
+def test_ours_takes_1_to_32_rows(layout: str, dtype: str) -> None:
+    for m in range(1, 33):
         assert route(problem(m, layout=layout, dtype=dtype), GB10) == "small_m"
-    assert route(problem(17, dtype=dtype), GB10) == "stock"
+    assert route(problem(33, dtype=dtype), GB10) == "stock"
 
 
-@pytest.mark.parametrize(("bits", "group_size"), FORMATS)
-def test_ours_takes_every_width_and_group_size(bits: int, group_size: int) -> None:
-    assert route(problem(4, bits=bits, group_size=group_size), GB10) == "small_m"
+@pytest.mark.parametrize(("bits", "group_size", "mode"), FORMATS)
+def test_ours_takes_every_format(bits: int, group_size: int, mode: str) -> None:
+    assert route(problem(4, bits=bits, group_size=group_size, mode=mode), GB10) == "small_m"
+
+
+def test_ours_takes_as_many_weights_as_a_grid_has_entries() -> None:
+    assert route(problem(4, n=16, k=64, batch=65_535), H200) == "small_m"
+    assert route(problem(4, n=16, k=64, batch=65_536), H200) == "stock"
+    # only the batch of x is folded, never that of the weights
+    assert route(problem(33, layout="b1k", batch=2), H200) == "stock"
 
 
 @pytest.mark.parametrize(
     "more",
-    [{"dtype": "f32"}, {"mode": "mxfp4", "group_size": 32}, {"m": 17}],
-    ids=["f32", "mxfp4", "17 rows"],
+    [{"dtype": "f32"}, {"mode": "mxfp4", "group_size": 64}, {"m": 33}, {"bits": 1}, {"k": 4096 + 32}],
+    ids=["f32", "a group that mxfp4 has not", "33 rows", "1 bit", "half a group"],
 )
 def test_ours_leaves_the_rest(more: dict[str, Any]) -> None:
     assert route(problem(**({"m": 4} | more)), H200) == "stock"
@@ -85,7 +92,7 @@ def test_other_devices_keep_stock() -> None:
 
 
 def test_a_wide_decode_batch_is_folded_where_stock_would_take_a_tile_kernel() -> None:
-    assert route(problem(32, layout="b1k"), H200) == "stock_folded"
-    assert route(problem(17, bits=8, layout="b1k"), H200) == "stock_folded"
+    assert route(problem(64, layout="b1k"), H200) == "stock_folded"
+    assert route(problem(33, bits=8, layout="b1k"), H200) == "stock_folded"
     assert route(problem(7, dtype="f32", layout="b1k"), H200) == "stock"  # qmv reads per row either way
-    assert route(problem(32, layout="mk"), H200) == "stock"
+    assert route(problem(64, layout="mk"), H200) == "stock"

@@ -13,9 +13,9 @@ from upstream_patch.correctness.cover import CASES, all_picks, cover, device_lau
 from upstream_patch.correctness.simulated import find_plants, run_sim_case
 from upstream_patch.errors import UserError
 from upstream_patch.kernels import Variant
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, SmallM
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, MAX_ROWS, USUAL, SmallM
 from upstream_patch.problem import Problem
-from upstream_patch.reference import make_inputs
+from upstream_patch.reference import distributions, make_inputs
 from upstream_patch.simulate import Kernel, Placement, run_small_m, small_m_kernel
 from upstream_patch.simulate.mutations import EQUIVALENT, PLANTS, without_each_barrier
 from upstream_patch.simulate.small_m import EXCUSED, FILE, excused_lines
@@ -27,15 +27,20 @@ def test_the_cover_has_every_instance_and_every_pair() -> None:
     cases = cover()
     assert len(cases) == CASES >= 2500
     taken = {case.variant(case.problem.m) for case in cases}
-    assert taken >= set(kernels.variants(formats=[(4, 64)]))
-    formats = {(v.tuning.bits, v.tuning.group, v.dtype, v.tuning.rows) for v in taken}
-    assert formats == {(*form, dtype, rows) for form in FORMATS for dtype in ("bf16", "f16") for rows in (8, 16)}
+    assert taken >= set(kernels.variants(formats=[USUAL]))
+    formats = {(v.tuning.format, v.dtype, v.tuning.rows) for v in taken}
+    assert formats == {(form, dtype, rows) for form in FORMATS for dtype in ("bf16", "f16") for rows in (8, 16)}
+    assert {case.problem.m for case in cases} == set(range(1, MAX_ROWS + 1))
+    batched = {(c.problem.mode, c.problem.layout, c.problem.m > 16) for c in cases if c.problem.batch > 1}
+    assert len(batched) == 4 * 2 * 2
+    assert {c.distribution for c in cases if c.problem.mode == "nvfp4"} == set(distributions("nvfp4"))
     assert uncovered_pairs() == 0
     assert cases == cover()
     assert cases != cover(seed=1)
     assert {picks.device.shared_per_block for picks in all_picks()} == {99 * 1024, 163 * 1024, 227 * 1024}
     odd = [case for case in cases if case.problem.group_size == 32 and case.problem.k % 64]
     assert len(odd) > 100
+    assert {case.problem.k % 64 for case in cases if case.problem.group_size == 16} == {0, 16, 32, 48}
 
 
 @pytest.mark.needs_simulator
@@ -68,7 +73,7 @@ def test_long_launches_have_three_passes_over_k_in_full_and_in_partial_batches()
 @pytest.mark.needs_simulator
 def test_a_wait_that_only_a_third_pass_needs_is_missed_where_one_is_there() -> None:
     kernel = small_m_kernel(Variant("bf16", SmallM(8, 16, 2, 4)))
-    late = kernel.edited("only in pass 0", FILE, "if (count < kTiles) {", "if (count < kTiles && phase.pass == 0) {")
+    late = kernel.edited("only in pass 0", FILE, "if (count < kStages) {", "if (count < kStages && phase.pass == 0) {")
     inputs = make_inputs(Problem(m=3, n=16, k=14336, dtype="bf16"), 1)
     where = Placement()
     variant = Variant("bf16", SmallM(8, 16, 2, 4))

@@ -10,10 +10,10 @@ from typing import Literal, get_args
 import numpy as np
 
 from upstream_patch.correctness.paths import H200, Device, path_problems
-from upstream_patch.kernels.tuning import FORMATS
+from upstream_patch.kernels.tuning import FLOATING, FORMATS, MAX_ROWS, USUAL, Format
 from upstream_patch.problem import DType, Layout, Problem
 from upstream_patch.records.schema import REPEATS
-from upstream_patch.reference import DISTRIBUTIONS, F64, Distribution, Inputs, make_inputs
+from upstream_patch.reference import DISTRIBUTIONS, F64, Distribution, Inputs, distributions, make_inputs
 
 Form = Literal[
     "plain",
@@ -25,6 +25,7 @@ Form = Literal[
     "w_row_strided",
     "w_column_slice",
     "w_batched",
+    "w_broadcast",
     "not_transposed",
 ]
 """How the operands lie in memory.
@@ -32,7 +33,8 @@ Form = Literal[
 ``margins``: row slices of larger arrays whose other bytes are NaN (w: all ones). ``odd_offset``: the same, starting at
 row 3, so scales are 2-byte aligned only. ``x_strided``: every second column of an array. ``x_blocks``: x is
 [2, M/2, K]. ``w_row_strided``: every second row. ``w_column_slice``: the first K columns of wider weights.
-``w_batched``: weights [2, N/2, K], x expanded with stride 0. ``not_transposed``: ``transpose=False``, weights [K, N].
+``w_batched``: weights [2, N/2, K], x expanded with stride 0. ``w_broadcast``: weights expanded to [2, N, K] with stride
+0, x is [2, M/2, K]. ``not_transposed``: ``transpose=False``, weights [K, N].
 """
 FORMS: tuple[Form, ...] = get_args(Form)
 DTYPES: tuple[DType, ...] = ("bf16", "f16")
@@ -107,10 +109,16 @@ _ROW_SHAPES = ((64, 1024), (129, 4096), (1000, 576), (2048, 2048), (17, 4160))
 
 
 def _rows() -> Iterator[Case]:
-    """Every M, dtype and layout, over shapes that take turns."""
-    for i, (m, dtype, layout) in enumerate(product(range(1, 17), DTYPES, LAYOUTS)):
+    """Every M, dtype and layout, over shapes that take turns; past 16 rows, with the layouts by turns too."""
+    for i, (m, dtype, layout) in enumerate(product(range(1, MAX_ROWS + 1), DTYPES, LAYOUTS)):
         n, k = _ROW_SHAPES[i % len(_ROW_SHAPES)]
-        yield Case("rows", Problem(m=m, n=n, k=k, dtype=dtype, layout=layout))
+        if m <= 16 or (m + i // 3) % 3 == i % 3:
+            yield Case("rows", Problem(m=m, n=n, k=k, dtype=dtype, layout=layout))
+
+
+def _problem(form: Format, m: int, n: int, k: int, dtype: DType, layout: Layout = "mk", batch: int = 1) -> Problem:
+    bits, group, mode = form
+    return Problem(m=m, n=n, k=k, bits=bits, group_size=group, mode=mode, dtype=dtype, layout=layout, batch=batch)
 
 
 def _shapes() -> Iterator[Case]:
@@ -130,6 +138,9 @@ def _data() -> Iterator[Case]:
     for seed, dtype in product(range(8), DTYPES):
         # 8 seeds of 16 rows: each of the 128 positions of two groups is the hot one once
         yield Case("lane_ownership", Problem(m=16, n=130, k=128, dtype=dtype), "one_hot", seed=seed)
+    for seed, form in product(range(4), FLOATING):
+        # each of the 64 positions of two groups, or of four
+        yield Case("lane_ownership", _problem(form, 16, 130, 64, DTYPES[seed // 2]), "one_hot", seed=seed)
 
 
 DISTINCT_ROWS = 1021
@@ -143,7 +154,7 @@ def _paths(device: Device) -> Iterator[Case]:
 
 
 def _repeats() -> Iterator[Case]:
-    for m in (1, 2, 8, 16):
+    for m in (1, 2, 8, 16, 32):
         # vllm 56887: needed about 50 calls to show
         yield Case("repeats", Problem(m=m, n=2048, k=4096))
 
@@ -153,39 +164,57 @@ def _memory() -> Iterator[Case]:
         # mlx 1577: bytes behind x, scales and biases are NaN
         yield Case("margins", Problem(m=m, n=33, k=k, dtype=dtype), form="margins")
         yield Case("odd_offset", Problem(m=m, n=33, k=k, dtype=dtype), form="odd_offset")
-    forms: tuple[Form, ...] = ("x_strided", "x_transposed", "w_row_strided", "w_column_slice", "w_batched", "x_blocks")
+    forms = [form for form in FORMS if form not in ("plain", "margins", "odd_offset", "not_transposed")]
     for form, dtype, m in product(forms, DTYPES, (2, 8)):
         yield Case("memory", Problem(m=m, n=66, k=320, dtype=dtype), form=form, route="any")
+    for number, form in enumerate(forms):
+        problem = _problem(FLOATING[number % 3], 4, 66, 320, DTYPES[number // 3 % 2])
+        yield Case("memory", problem, form=form, route="any")
 
 
 _FORMAT_SHAPES = ((256, 4096), (17, 4352), (96, 2176), (33, 384), (1, 128), (130, 1152), (64, 8448))
 """(N, K): on and off the tile, one pass over K and several, 4, 8 and 16 warps."""
 
 
+_SOME_ROWS = (*range(1, 17), 17, 24, 25, 31, 32)
+"""A second block of 16 rows with one, a tile of 8, one more, and all or all but one."""
+
+
 def _formats(full: bool) -> Iterator[Case]:
-    """Every width and group size with every M; each with one dtype, layout and shape by turns, or with all of them."""
-    every = product(FORMATS, range(1, 17), DTYPES, LAYOUTS, _FORMAT_SHAPES)
-    for number, ((bits, group), m, dtype, layout, (n, k)) in enumerate(every):
-        turn = number // 42  # of format and M
-        if full or number % 42 == (turn * 5 + turn // 16) % 42:
-            # of group size 32, every second time half a block of 64 more
-            longer = 32 * (turn % 2) if group == 32 else 0
-            problem = Problem(m=m, n=n, k=k + longer, bits=bits, group_size=group, dtype=dtype, layout=layout)
-            yield Case("formats", problem)
-    for number, ((bits, group), distribution) in enumerate(product(FORMATS, DISTRIBUTIONS)):
+    """Every format with every M (without ``full``, some past 16), each with one dtype, layout and shape by turns; or
+    with every dtype and layout, and the shape by turns."""
+    for turn, (form, m) in enumerate(product(FORMATS, range(1, MAX_ROWS + 1) if full else _SOME_ROWS)):
+        for i, (dtype, layout) in enumerate(product(DTYPES, LAYOUTS)):
+            if not full and i != (turn * 5 + turn // 6) % 6:
+                continue
+            n, k = _FORMAT_SHAPES[(turn + turn // 7 + i) % len(_FORMAT_SHAPES)]
+            # a part of a block of 64 more, where groups are smaller
+            k += turn // 2 * form.group % 64
+            yield Case("formats", _problem(form, m, n, k, dtype, layout))
+    data = [(form, distribution) for form in FORMATS for distribution in distributions(form.mode)]
+    for number, (form, distribution) in enumerate(data):
         for dtype in DTYPES if full else DTYPES[number % 2 :][:1]:
-            yield Case("format_data", Problem(m=9, n=65, k=640, bits=bits, group_size=group, dtype=dtype), distribution)
+            yield Case("format_data", _problem(form, 9, 65, 640, dtype), distribution)
     forms: tuple[Form, ...] = ("margins", "odd_offset")
-    for number, ((bits, group), form) in enumerate(product(FORMATS, forms)):
-        problem = Problem(m=3, n=33, k=640, bits=bits, group_size=group, dtype=DTYPES[number // 2 % 2])
-        yield Case("format_memory", problem, form=form)
+    for number, (form, memory) in enumerate(product(FORMATS, forms)):
+        yield Case("format_memory", _problem(form, 3, 33, 640, DTYPES[number // 2 % 2]), form=memory)
+
+
+def _batches(full: bool) -> Iterator[Case]:
+    """A batch of weights: of the usual format every row count, dtype and layout; of each other one, or all as well."""
+    rows, shapes = (1, 2, 7, 8, 9, 16, 17, 32), ((65, 576), (16, 1024), (130, 320))
+    for number, (form, m, dtype, layout) in enumerate(product(FORMATS, rows, DTYPES, LAYOUTS)):
+        turn = FORMATS.index(form)
+        if full or number % 48 == turn * 19 % 48 or (form == USUAL and m in (1, 8, 17, 32)):
+            n, k = shapes[(number + number // 3) % 3]
+            yield Case("weight_batch", _problem(form, m, n, k, dtype, layout, 2 + number % 4))
 
 
 def _fallback() -> Iterator[Case]:
     """What our kernel must leave to the stock route, with the right answer all the same."""
     for layout in LAYOUTS:
         yield Case("f32", Problem(m=4, n=65, k=256, dtype="f32", layout=layout), route="other")
-    for m, layout in product((17, 33), LAYOUTS):
+    for m, layout in product((33, 48), LAYOUTS):
         yield Case("more_rows", Problem(m=m, n=130, k=512, layout=layout), route="other")
     for dtype, m in product(DTYPES, (1, 7)):
         yield Case("not_transposed", Problem(m=m, n=128, k=192, dtype=dtype), form="not_transposed", route="any")
@@ -194,9 +223,10 @@ def _fallback() -> Iterator[Case]:
 
 
 def matrix(device: Device = H200, full: bool = False) -> list[Case]:
-    """All cases, each id once: some hundreds; a few minutes on a GPU host. ``paths`` depend on the device.
+    """All cases, each id once: above a thousand; a few minutes on a GPU host. ``paths`` depend on the device.
 
-    ``full``: every format with every M, dtype, layout and shape, more than twelve thousand cases.
+    ``full``: every format with every M, dtype and layout, more than six thousand cases.
     """
-    cases = [*_rows(), *_shapes(), *_data(), *_formats(full), *_repeats(), *_memory(), *_fallback(), *_paths(device)]
+    cases = [*_rows(), *_shapes(), *_data(), *_formats(full), *_batches(full)]
+    cases += [*_repeats(), *_memory(), *_fallback(), *_paths(device)]
     return list({case.id: case for case in cases}.values())

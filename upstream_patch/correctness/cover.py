@@ -9,13 +9,23 @@ from itertools import product
 from upstream_patch.correctness.pairwise import pairwise, uncovered
 from upstream_patch.correctness.schedule import FILLS, Schedule
 from upstream_patch.kernels import Variant
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, TILE, DeviceClass, SmallM, small_m_launch
-from upstream_patch.problem import DType, Problem
-from upstream_patch.reference import DISTRIBUTIONS
+from upstream_patch.kernels.tuning import (
+    DEVICE_CLASSES,
+    FORMATS,
+    TILE,
+    USUAL,
+    DeviceClass,
+    Format,
+    SmallM,
+    format_of,
+    small_m_launch,
+)
+from upstream_patch.problem import DType, Layout, Problem
+from upstream_patch.reference import distributions
 from upstream_patch.simulate import ORDERS, SUMS, Placement
 
 SEED = 20260731
-CASES = 4400
+CASES = 4800
 FULL_CASES = 20_000
 _K = {
     # by warps: tuning picks them from K
@@ -58,8 +68,8 @@ class Picks:
     device: DeviceClass
     deep: bool
 
-    def tuning(self, m: int, warps: int, bits: int, group: int) -> SmallM | None:
-        return self.device.tuning(8 if m <= 8 else 16, warps, bits, group, self.deep)
+    def tuning(self, m: int, warps: int, form: Format) -> SmallM | None:
+        return self.device.tuning(8 if m <= 8 else 16, warps, form, self.deep)
 
 
 def all_picks() -> tuple[Picks, ...]:
@@ -83,7 +93,7 @@ class SimCase(Schedule):
 
     def variant(self, m: int) -> Variant:
         """The instance for ``m`` rows of this problem."""
-        tuning = self.picks.tuning(m, self.warps, self.problem.bits, self.problem.group_size)
+        tuning = self.picks.tuning(m, self.warps, format_of(self.problem))
         assert tuning is not None  # only what fits becomes a case
         return Variant(self.problem.dtype, tuning)
 
@@ -92,18 +102,18 @@ class SimCase(Schedule):
         return f"{self.problem.id} {self.variant(self.problem.m).name} blocks={self.blocks} {self.text}"
 
 
-Instance = tuple[Picks, int, tuple[int, int], DType, int]
-"""Picks, warps, (bits, group size), dtype, and how many rows M is more than."""
+Instance = tuple[Picks, int, Format, DType, int]
+"""Picks, warps, format, dtype, and how many rows M is more than."""
 
 
 def _instances() -> Iterator[Instance]:
     """All of 4-bit weights of group size 64; of each other format one in each dtype and row count, by turns."""
     tables = all_picks()
-    yield from product(tables, _K, [(4, 64)], _DTYPES, (0, 8))
-    others = product([each for each in FORMATS if each != (4, 64)], _DTYPES, (0, 8))
+    yield from product(tables, _K, [USUAL], _DTYPES, (0, 8))
+    others = product([each for each in FORMATS if each != USUAL], _DTYPES, (0, 8))
     for number, (form, dtype, above) in enumerate(others):
         turns = [(tables[(number + i) % len(tables)], warps) for i in range(len(tables)) for warps in (16, 8, 4)]
-        fit = [(picks, warps) for picks, warps in turns if all(picks.tuning(m, warps, *form) for m in (1, 16))]
+        fit = [(picks, warps) for picks, warps in turns if all(picks.tuning(m, warps, form) for m in (1, 16))]
         picks, warps = fit[number % 3]
         yield picks, warps, form, dtype, above
 
@@ -112,20 +122,23 @@ _INSTANCES = tuple(_instances())
 _PLACEMENTS = (Placement(at_end=True), *(Placement(offsets=offsets) for offsets in _OFFSETS))
 _BLOCKS = (1, 2, 3, None)
 """None: one a tile."""
+_ENTRIES: tuple[tuple[int, Layout], ...] = ((1, "mk"), (1, "b1k"), (2, "mk"), (3, "b1k"))
+"""Of a batch of weights, and how x lies."""
 _LEVELS = tuple(
     len(factor)
     for factor in (
         _INSTANCES,
-        range(8),  # M
+        range(8),  # M; of 16-row instances from 9, 17 or 25 on, in turn
         range(24),  # index into the K of the instance's warps
         _N,
         _BLOCKS,
-        DISTRIBUTIONS,
+        range(max(len(distributions(form.mode)) for form in FORMATS)),
         _PLACEMENTS,
         ORDERS,
         ORDERS[1:],  # how many places further the second run's is
         SUMS,
         FILLS,
+        _ENTRIES,
     )
 )
 
@@ -134,18 +147,31 @@ def cover(count: int = CASES, seed: int = SEED) -> list[SimCase]:
     """``count`` cases, the same for the same seed, sorted so that neighbours share an instance."""
     cases = []
     for number, row in enumerate(pairwise(_LEVELS, count, seed)):
-        picks, warps, (bits, group), dtype, above = _INSTANCES[row[0]]
+        picks, warps, form, dtype, above = _INSTANCES[row[0]]
+        bits, group, mode = form
         k = _K[warps][row[2] % len(_K[warps])]
-        # whole groups of 128; of 32, half of the time an odd number
-        k += {32: 32 * (number % 2), 64: 0, 128: k % 128}[group]
-        problem = Problem(m=above + 1 + row[1], n=_N[row[3]], k=k, bits=bits, group_size=group, dtype=dtype)
+        # whole groups of 128; of fewer than 64, half of the time an odd number
+        k += {16: 16 * (number % 4), 32: 32 * (number % 2), 64: 0, 128: k % 128}[group]
+        batch, layout = _ENTRIES[row[11]]
+        problem = Problem(
+            m=above + 1 + row[1] + (number % 3 * 8 if above else 0),
+            n=_N[row[3]] if batch == 1 else min(_N[row[3]], 2 * TILE + 1),  # to save time
+            k=k,
+            bits=bits,
+            group_size=group,
+            mode=mode,
+            dtype=dtype,
+            layout=layout,
+            batch=batch,
+        )
+        of_mode = distributions(mode)
         tiles = -(-problem.n // TILE)
         case = SimCase(
             picks=picks,
             warps=warps,
             problem=problem,
             blocks=min(_BLOCKS[row[4]] or tiles, tiles),
-            distribution=DISTRIBUTIONS[row[5]],
+            distribution=of_mode[row[5] % len(of_mode)],
             placement=_PLACEMENTS[row[6]],
             order=ORDERS[row[7]],
             other_order=ORDERS[(row[7] + 1 + row[8]) % len(ORDERS)],
@@ -178,9 +204,9 @@ def device_launches() -> list[SimCase]:
     """One launch as the host code of each device class makes it: its own tuning and grid, 2,064 x 4,096 weights."""
     cases = []
     for number, (capability, device) in enumerate(DEVICE_CLASSES.items()):
-        problem = Problem(m=(7, 16)[number % 2], n=2064, k=4096, dtype=_DTYPES[number // 2 % 2])
+        problem = Problem(m=(7, 16, 24)[number % 3], n=2064, k=4096, dtype=_DTYPES[number // 2 % 2])
         launch = small_m_launch(problem.m, problem.n, problem.k, device, _MULTIPROCESSORS[capability])
-        shallow = device.tuning(launch.tuning.rows, launch.tuning.warps, 4, 64, deep=False)
+        shallow = device.tuning(launch.tuning.rows, launch.tuning.warps, USUAL, deep=False)
         picks = Picks(device.name, device, launch.tuning != shallow)
         cases.append(_fixed(number, picks, launch.tuning.warps, problem, launch.blocks, Placement(at_end=True)))
     return cases
@@ -194,7 +220,7 @@ def long_launches() -> list[SimCase]:
     cases = []
     for number, (picks, k, above, partial) in enumerate(product(all_picks(), (8704, 14336), (0, 8), (True, False))):
         m = above + 1 + number % 8
-        tuning = picks.tuning(m, 16, 4, 64)
+        tuning = picks.tuning(m, 16, USUAL)
         assert tuning is not None  # every device splits 4-bit weights 16 ways
         n = TILE if partial else TILE * (tuning.tiles + 1)
         problem = Problem(m=m, n=n, k=k, dtype=_DTYPES[number // 2 % 2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ class Operands:
     w: Any
     scales: Any
     biases: Any
+    """None for floating-point weights."""
 
     @property
     def arguments(self) -> tuple[Any, Any, Any, Any]:
@@ -32,8 +33,12 @@ class Operands:
 
     @property
     def keywords(self) -> dict[str, Any]:
+        return {"transpose": self.case.form != "not_transposed", **self.format}
+
+    @property
+    def format(self) -> dict[str, Any]:
         p = self.case.problem
-        return {"transpose": self.case.form != "not_transposed", "group_size": p.group_size, "bits": p.bits}
+        return {"group_size": p.group_size, "bits": p.bits, "mode": p.mode}
 
 
 def _array(values: F32, dtype: DType) -> Any:
@@ -43,20 +48,41 @@ def _array(values: F32, dtype: DType) -> Any:
 
 
 def to_mlx(inputs: Inputs, problem: Problem) -> tuple[Any, Any, Any, Any]:
-    """(x, w, scales, biases), evaluated on the default device; x has the shape of ``problem.layout``."""
+    """(x, w, scales, biases), evaluated on the default device; x has the shape of ``problem.layout``.
+
+    biases are None for floating-point weights, whose scales are uint8.
+    """
     import mlx.core as mx
 
-    x = _array(inputs.x.reshape(problem.x_shape), problem.dtype)
-    arrays = x, mx.array(inputs.packed), _array(inputs.scales, problem.dtype), _array(inputs.biases, problem.dtype)
-    mx.eval(*arrays)
-    return arrays
+    weights = [mx.array(inputs.packed)]
+    if inputs.scale_codes is None:
+        weights += [_array(inputs.scales, problem.dtype), _array(inputs.biases, problem.dtype)]
+    else:
+        weights.append(mx.array(inputs.scale_codes))
+    if problem.batch > 1:
+        weights = [each.reshape(problem.batch, problem.n, -1) for each in weights]
+    x = _array(_x_of(inputs.x, problem), problem.dtype)
+    mx.eval(x, *weights)
+    w, scales, biases = weights if len(weights) == 3 else (*weights, None)
+    return x, w, scales, biases
+
+
+def _x_of(x: F32, problem: Problem) -> F32:
+    """Rows [H M, K], those of an entry of the batch together, in the shape of the layout."""
+    if problem.layout == "b1k":
+        x = x.reshape(problem.batch, problem.m, -1).swapaxes(0, 1)
+    return x.reshape(problem.x_shape)
 
 
 def with_margins(values: Any, rows: int) -> Any:
-    """A larger array, with ``rows`` rows of NaN, or of all ones for integers, before and after."""
+    """A larger array, with ``rows`` rows of NaN, or of all ones for integers, before and after.
+
+    All ones are a NaN as an E8M0 or E4M3 scale, too.
+    """
     import mlx.core as mx
 
-    margin = mx.full((rows, values.shape[1]), 2**32 - 1 if values.dtype == mx.uint32 else float("nan"), values.dtype)
+    ones = {mx.uint32: 2**32 - 1, mx.uint8: 255}
+    margin = mx.full((rows, values.shape[1]), ones.get(values.dtype, float("nan")), values.dtype)
     base = mx.concatenate([margin, values, margin])
     mx.eval(base)
     return base
@@ -88,11 +114,15 @@ def operands(case: Case, inputs: Inputs) -> Operands:
     import mlx.core as mx
 
     p = case.problem
-    x, w, scales, biases = to_mlx(inputs, p)
+    x, *weights = to_mlx(inputs, p)
+
+    def each_of_weights(change: Callable[[Any], Any]) -> list[Any]:
+        return [None if array is None else change(array) for array in weights]
+
     if case.form in ("margins", "odd_offset"):
         before = 2 if case.form == "margins" else 3
         x = _rows_inside(x.reshape(p.m, p.k), before).reshape(p.x_shape)
-        w, scales, biases = (_rows_inside(a, before) for a in (w, scales, biases))
+        weights = each_of_weights(lambda array: _rows_inside(array, before))
     elif case.form == "x_strided":
         base = mx.repeat(x, 2, axis=-1)
         mx.eval(base)
@@ -104,23 +134,27 @@ def operands(case: Case, inputs: Inputs) -> Operands:
     elif case.form == "x_blocks":
         x = x.reshape(2, p.m // 2, p.k)
     elif case.form == "w_row_strided":
-        w, scales, biases = (_every_second_row(a) for a in (w, scales, biases))
+        weights = each_of_weights(_every_second_row)
     elif case.form == "w_column_slice":
-        w, scales, biases = (_first_columns(a) for a in (w, scales, biases))
+        weights = each_of_weights(_first_columns)
     elif case.form == "w_batched":
         x = mx.broadcast_to(x, (2, p.m, p.k))
-        w, scales, biases = (a.reshape(2, p.n // 2, -1) for a in (w, scales, biases))
-    mx.eval(x, w, scales, biases)
-    return Operands(case, x, w, scales, biases)
+        weights = each_of_weights(lambda array: array.reshape(2, p.n // 2, -1))
+    elif case.form == "w_broadcast":
+        x = x.reshape(2, p.m // 2, p.k)
+        weights = each_of_weights(lambda array: mx.broadcast_to(array, (2, *array.shape)))
+    mx.eval(x, *(array for array in weights if array is not None))
+    return Operands(case, x, *weights)
 
 
 def one_row(full: Operands, inputs: Inputs, m: int) -> Operands:
-    """Row m alone, contiguous, against the very same weights."""
+    """Row m alone (of each entry of a batch), contiguous, against the very same weights."""
     import mlx.core as mx
 
     p = full.case.problem
-    x = _array(inputs.x[m : m + 1].reshape(p.model_copy(update={"m": 1}).x_shape), p.dtype)
-    if full.case.form == "w_batched":
+    alone = p.model_copy(update={"m": 1})
+    x = _array(_x_of(inputs.x[m :: p.m], alone), p.dtype)
+    if full.case.form in ("w_batched", "w_broadcast"):
         x = mx.broadcast_to(x, (2, 1, p.k))
     return Operands(full.case, x, full.w, full.scales, full.biases)
 
@@ -140,7 +174,9 @@ def output_bits(case: Case, y: Any) -> Bits:
 
 
 def _bits(case: Case, view: Any) -> Bits:
-    bits = np.array(view)
+    bits, p = np.array(view), case.problem
     if case.form == "w_batched":
         bits = np.moveaxis(bits, 0, 1)
-    return bits.reshape(-1, case.problem.n)
+    elif p.batch > 1 and p.layout == "b1k":
+        bits = bits.reshape(-1, p.batch, p.n).swapaxes(0, 1)
+    return bits.reshape(-1, p.n)

@@ -44,11 +44,11 @@ def works(tuning: SmallM, tiles: int, blocks: int) -> set[Work]:
 
 def paths(problem: Problem, device: Device = H200) -> set[Path]:
     """Those that contiguous operands take; only for problems that the kernel takes."""
-    variant, blocks = kernels.small_m_variant(problem, *device)
+    variant, launch = kernels.small_m_variant(problem, *device)
     passes: Literal["one", "several"] = "one" if problem.k <= variant.tuning.warps * SLICE else "several"
     regular = problem.n % TILE == 0 and problem.k // problem.group_size % 8 == 0
     tiles = -(-problem.n // TILE)
-    return {Path(variant.name, work, passes, regular) for work in works(variant.tuning, tiles, blocks)}
+    return {Path(variant.name, work, passes, regular) for work in works(variant.tuning, tiles, launch.blocks)}
 
 
 # Groups in K, regular and not, of 4, 8 and 16 warps, and of 16 with a second pass. Regular: every warp has work in
@@ -72,8 +72,9 @@ def _tiles(m: int, k: int, device: Device) -> list[int]:
     found: dict[frozenset[tuple[str, Work]], int] = {}
     warps = kernels.small_m_variant(Problem(m=m, n=TILE, k=k), *device)[0].tuning.warps
     for tiles in range(1, _PROBED_TILES * device[1] * 16 // warps):
-        variant, blocks = kernels.small_m_variant(Problem(m=m, n=tiles * TILE, k=k), *device)
-        found.setdefault(frozenset((variant.name, work) for work in works(variant.tuning, tiles, blocks)), tiles)
+        variant, launch = kernels.small_m_variant(Problem(m=m, n=tiles * TILE, k=k), *device)
+        works_of = works(variant.tuning, tiles, launch.blocks)
+        found.setdefault(frozenset((variant.name, work) for work in works_of), tiles)
     wanted = set().union(*found)
     chosen = []
     while wanted:

@@ -48,7 +48,7 @@ class Arms(Protocol):
         """Once for each fill, which is in the memory that the output will take."""
 
     def ours_rows(self, prepared: Any, rows: int) -> list[Bits]:
-        """Each of the first rows alone, [1, N]; queued together, then read."""
+        """Each of the first rows alone, [1, N], or of a batch [H, N]; queued together, then read."""
 
 
 class MlxArms:
@@ -91,15 +91,12 @@ class MlxArms:
 
         given = prepared[0]
         if given.case.route == "small_m":
-            p = given.case.problem
-            calls = [
-                ops.small_m_call(*given.arguments, group_size=p.group_size, bits=p.bits, init_value=fill)
-                for fill in fills
-            ]
+            calls = [ops.small_m_call(*given.arguments, **given.format, init_value=fill) for fill in fills]
             return outputs_bits(given.case, calls)
         outputs = []
         for fill in fills:
-            blocks = [mx.full((given.case.problem.m, given.case.problem.n), fill, given.x.dtype) for _ in range(4)]
+            p = given.case.problem
+            blocks = [mx.full((p.batch * p.m, p.n), fill, given.x.dtype) for _ in range(4)]
             mx.eval(*blocks)
             del blocks
             outputs += outputs_bits(given.case, [ops.quantized_matmul(*given.arguments, **given.keywords)])
@@ -172,7 +169,7 @@ def _run(case: Case, arms: Arms, repeats: int) -> CaseResult:
     equal = sum(np.array_equal(first, other) for other in outputs[1:])
     written = all(np.array_equal(first, other) for other in arms.ours_over(prepared, FILLS))
     rows = arms.ours_rows(prepared, min(case.problem.m, ROWS_ALONE))
-    alone = all(np.array_equal(first[m : m + 1], row) for m, row in enumerate(rows))
+    alone = all(np.array_equal(first[m :: case.problem.m], row) for m, row in enumerate(rows))
     verdict = check(
         case.problem,
         from_bits(first, case.problem.dtype),
@@ -200,7 +197,7 @@ def compile_ahead(cases: Sequence[Case]) -> None:
     for case in cases:
         p = case.problem
         if case.form in ("plain", "not_transposed") and (p.m >= 8 or case.form != "plain"):
-            kinds.setdefault((p.dtype, case.form, (p.m - 1).bit_length(), p.n % 16 == 0, p.k % 128 == 0), case)
+            kinds.setdefault((p.dtype, p.mode, case.form, (p.m - 1).bit_length(), p.n % 16 == 0, p.k % 128 == 0), case)
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as processes:
         list(processes.map(_run_stock, kinds.values()))
 

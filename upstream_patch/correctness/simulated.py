@@ -13,7 +13,7 @@ from upstream_patch.kernels import Variant
 from upstream_patch.kernels.tuning import TILE, SmallM
 from upstream_patch.problem import Problem
 from upstream_patch.reference import Inputs, from_bits, make_inputs
-from upstream_patch.simulate import Kernel, Placement, Run, row_alone, run_small_m, small_m_kernel
+from upstream_patch.simulate import Kernel, Placement, Run, run_small_m, small_m_kernel
 from upstream_patch.simulate.mutations import EQUIVALENT, PLANTS, WRONG_ANSWER, Barrier, Plant, without_each_barrier
 
 _LIMIT = 227 * 1024
@@ -59,16 +59,16 @@ def run_sim_case(case: SimCase) -> Outcome:
     other = launch(inputs, "second run", case.placement, order=case.other_order, fill=case.fill ^ 0xFF)
     row = case.seed % problem.m
     # alone, and aligned: the row must come out the same by the other way of loading too
-    alone = launch(row_alone(inputs, row), f"row {row} alone", Placement(), order="in_order", fill=case.fill)
+    alone = launch(inputs.row(row), f"row {row} alone", Placement(), order="in_order", fill=case.fill)
     if not failures:
         if not np.array_equal(first.outputs[0], other.outputs[0]):
             failures.append(f"{case.id}: the schedule, or what shared memory held before, changes the output")
-        if not np.array_equal(first.outputs[0][row], alone.outputs[0][0]):
+        if not np.array_equal(first.outputs[0][row :: problem.m], alone.outputs[0]):
             failures.append(f"{case.id}: row {row} of the batch differs from the same row alone")
         wrong = _judge(inputs, first)
         if wrong is not None:
             failures.append(f"{case.id}: {wrong}")
-    return outcome_of(runs, len(runs) * -(-problem.n // TILE), failures)
+    return outcome_of(runs, len(runs) * problem.batch * -(-problem.n // TILE), failures)
 
 
 # Two instances and the shapes in which each barrier is needed: two passes over K, and a last batch that is not full.

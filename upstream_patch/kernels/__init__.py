@@ -139,7 +139,7 @@ extern "C" __global__ void {self.launch_bounds} {self.name}(
 def small_m_variant(problem: Problem, capability: tuple[int, int], multiprocessors: int) -> tuple[Variant, Launch]:
     """The instance that a problem takes on a device, and its launch."""
     p = problem
-    launch = small_m_launch(p.m, p.n, p.k, DEVICE_CLASSES[capability], multiprocessors, format_of(p))
+    launch = small_m_launch(p.m, p.n, p.k, DEVICE_CLASSES[capability], multiprocessors, format_of(p), p.batch)
     return Variant(p.dtype, launch.tuning), launch
 
 

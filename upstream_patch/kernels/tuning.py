@@ -30,10 +30,9 @@ USUAL = Format(4, 64)
 TILE = 16
 SLICE = 256  # of K: what a warp holds of x
 RESERVED_SHARED_BYTES = 1024  # CUDA keeps this much of a multiprocessor's shared memory per block
-BLOCK_ROWS = (
-    16  # of x, that a block takes at most; more rows are further blocks, which meet the weights in the L2 cache
-)
+BLOCK_ROWS = 16  # of x, at most, to a block; more rows are further blocks, which meet the weights in the L2 cache
 MAX_ROWS = 32
+MAX_BATCH = 65_535  # of a grid's third axis
 
 
 def format_of(problem: Problem) -> Format:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from upstream_patch.correctness import check
 from upstream_patch.errors import UserError
-from upstream_patch.measure.inputs import Matmul, Weights, call
+from upstream_patch.floating import SCALES
+from upstream_patch.measure.inputs import Matmul, Triple, Weights, call
 from upstream_patch.problem import Problem
 from upstream_patch.records.schema import BenchRow, Check, Protocol
 from upstream_patch.reference import Inputs
@@ -54,16 +55,8 @@ def check_row(
     y_ours = call(ours, problem, x, first).reshape(problem.m, problem.n)
     y_stock = call(stock, problem, x, first).reshape(problem.m, problem.n)
     # gathered on the GPU: the big arrays never move to the host, and x stays where the kernels read it
-    w, scales, biases = (mx.take(array, index, axis=0) for array in first)
-    inputs = Inputs(
-        problem=problem.model_copy(update={"n": len(columns)}),
-        seed=seed,
-        distribution="normal",
-        x=_float32(x.reshape(problem.m, problem.k)),
-        packed=np.array(w),
-        scales=_float32(scales),
-        biases=_float32(biases),
-    )
+    w, scales, biases = (None if array is None else mx.take(array, index, axis=0) for array in first)
+    inputs = _inputs(problem.model_copy(update={"n": len(columns)}), seed, x, (w, scales, biases))
     result = check(
         problem,
         _float32(mx.take(y_ours, index, axis=1)).astype(np.float64),
@@ -89,10 +82,26 @@ def check_row(
     return result
 
 
-def _our_kernel(problem: Problem, x: Any, triple: tuple[Any, Any, Any]) -> Any:
+def _inputs(problem: Problem, seed: int, x: Any, triple: Triple) -> Inputs:
+    w, scales, biases = triple
+    codes = np.array(scales) if biases is None else None
+    values = _float32(scales) if codes is None else SCALES[problem.mode][codes].astype(np.float32)
+    return Inputs(
+        problem=problem,
+        seed=seed,
+        distribution="normal",
+        x=_float32(x.reshape(problem.m, problem.k)),
+        packed=np.array(w),
+        scales=values,
+        biases=np.zeros_like(values) if biases is None else _float32(biases),
+        scale_codes=codes,
+    )
+
+
+def _our_kernel(problem: Problem, x: Any, triple: Triple) -> Any:
     from upstream_patch import ops
 
-    return ops.small_m_call(x, *triple, group_size=problem.group_size, bits=problem.bits)
+    return ops.small_m_call(x, *triple, group_size=problem.group_size, bits=problem.bits, mode=problem.mode)
 
 
 def _against_stock(ours: Any, stock: Any) -> tuple[float, bool]:

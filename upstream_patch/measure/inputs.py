@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from upstream_patch.errors import MissingTool
+from upstream_patch.floating import E4M3, ELEMENTS, scale_codes
 from upstream_patch.machine import Machine
 from upstream_patch.measure.mlx_device import MlxDevice
 from upstream_patch.measure.timer import Work
@@ -30,15 +33,19 @@ def cold_copies(problem: Problem, l2_bytes: int) -> int:
     return max(2, CACHE_MULTIPLE * l2_bytes // problem.packed_bytes + 1)
 
 
+Triple = tuple[Any, Any, Any]
+"""w, scales and biases; None for the biases of floating-point weights."""
+
+
 @dataclass
 class Weights:
-    """Copies of (w, scales, biases) with different random values, evaluated; ``turn`` walks over them."""
+    """Copies of the operands but x, with different random values, evaluated; ``turn`` walks over them."""
 
     problem: Problem
-    copies: list[tuple[Any, Any, Any]]
+    copies: list[Triple]
     _next: int = field(default=0, repr=False)
 
-    def turn(self, n: int, hot: bool) -> list[tuple[Any, Any, Any]]:
+    def turn(self, n: int, hot: bool) -> list[Triple]:
         """The next n operand triples. The rotation goes on from call to call, so a copy comes back only when all others
         have been used."""
         if hot:
@@ -49,28 +56,54 @@ class Weights:
 
 
 def make_weights(problem: Problem, copies: int, seed: int) -> Weights:
-    """Every bit of the packed integers is random; scales of both signs and biases that give outputs near 1."""
+    """Every bit of the packed codes is random (but no element NaN); scales of both signs, where they have one, and
+    biases that give outputs near 1, or with nvfp4 near sqrt(K) / 3."""
     import mlx.core as mx
 
-    if problem.mode != "affine":
-        raise ValueError(f"no weights of mode {problem.mode} yet")
-    dtype = getattr(mx, MLX_DTYPE[problem.dtype])
-    words = (problem.n, problem.k * problem.bits // 32)
-    groups = (problem.n, problem.k // problem.group_size)
-    middle = (2**problem.bits - 1) / 2
     made = []
-    keys = mx.random.split(mx.random.key(seed), 5 * copies)
+    keys = mx.random.split(mx.random.key(seed), copies)
     for i in range(copies):
-        low, high, size, sign, shift = (keys[5 * i + j] for j in range(5))
+        low, high, *others = mx.random.split(keys[i], 5)
+        words = (problem.n, problem.k * problem.bits // 32)
         half = [mx.random.randint(0, 2**16, words, dtype=mx.uint32, key=key) for key in (low, high)]
         w = half[0] | (half[1] << 16)
-        scale = mx.random.uniform(0.5, 1.5, groups, key=size) / (middle * math.sqrt(problem.k))
-        scale = mx.where(mx.random.uniform(shape=groups, key=sign) < 0.5, -scale, scale)
-        bias = -middle * scale * mx.random.uniform(0.8, 1.2, groups, key=shift)
-        triple = (w, scale.astype(dtype), bias.astype(dtype))
-        mx.eval(*triple)
+        triple = _affine(problem, w, others) if problem.mode == "affine" else _floating(problem, w, others)
+        mx.eval(*(array for array in triple if array is not None))
         made.append(triple)
     return Weights(problem, made)
+
+
+def _affine(problem: Problem, w: Any, keys: Sequence[Any]) -> Triple:
+    import mlx.core as mx
+
+    dtype = getattr(mx, MLX_DTYPE[problem.dtype])
+    groups = (problem.n, problem.k // problem.group_size)
+    middle = (2**problem.bits - 1) / 2
+    size, sign, shift = keys
+    scale = mx.random.uniform(0.5, 1.5, groups, key=size) / (middle * math.sqrt(problem.k))
+    scale = mx.where(mx.random.uniform(shape=groups, key=sign) < 0.5, -scale, scale)
+    bias = -middle * scale * mx.random.uniform(0.8, 1.2, groups, key=shift)
+    return w, scale.astype(dtype), bias.astype(dtype)
+
+
+def _floating(problem: Problem, w: Any, keys: Sequence[Any]) -> Triple:
+    import mlx.core as mx
+
+    groups = (problem.n, problem.k // problem.group_size)
+    elements = ELEMENTS[problem.mode]
+    if elements is E4M3:
+        # of seven ones and a sign, NaN, the last 1 goes: 448. No sum carries from one byte to the next.
+        nan = ((w & 0x7F7F7F7F) + 0x01010101) & 0x80808080
+        w = w ^ (nan >> 7)
+    if problem.mode == "nvfp4":
+        least, most = (int(each) for each in scale_codes(np.array([2.0**-4, 1.5 * 2.0**-3]), "nvfp4"))
+        scale = mx.random.randint(least, most + 1, groups, key=keys[0]) + 128 * mx.random.randint(
+            0, 2, groups, key=keys[1]
+        )
+    else:
+        usual = -round(math.log2(math.sqrt(np.nanmean(elements**2) * problem.k)))
+        scale = 127 + usual + mx.random.randint(-1, 2, groups, key=keys[0])
+    return w, scale.astype(mx.uint8), None
 
 
 def make_x(problem: Problem, seed: int) -> Any:
@@ -82,7 +115,7 @@ def make_x(problem: Problem, seed: int) -> Any:
     return x
 
 
-def call(matmul: Matmul, problem: Problem, x: Any, triple: tuple[Any, Any, Any]) -> Any:
+def call(matmul: Matmul, problem: Problem, x: Any, triple: Triple) -> Any:
     w, scales, biases = triple
     return matmul(
         x, w, scales, biases, transpose=True, group_size=problem.group_size, bits=problem.bits, mode=problem.mode

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 from upstream_patch.records.schema import CaseResult
-from upstream_patch.reference import DISTRIBUTIONS
+from upstream_patch.reference import Distribution
 
-_STRESS = frozenset(DISTRIBUTIONS) - {"normal"}
+_STRESS = frozenset(get_args(Distribution)) - {"normal"}
 KINDS = ("normal", "stress")
 
 Named = tuple[str, float, str, bool]

@@ -17,7 +17,7 @@ from upstream_patch.simulate.api import (
     run,
 )
 from upstream_patch.simulate.library import SimulatorCompileError, compiler
-from upstream_patch.simulate.small_m import EXCUSED, Placement, row_alone, run_small_m, values
+from upstream_patch.simulate.small_m import EXCUSED, Placement, run_small_m, values
 from upstream_patch.simulate.source import Kernel, cuda_kernel, small_m_kernel
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "Sums",
     "compiler",
     "cuda_kernel",
-    "row_alone",
     "run",
     "run_small_m",
     "small_m_kernel",

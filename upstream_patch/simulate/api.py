@@ -167,9 +167,9 @@ def run(
 ) -> Run:
     """Launch ``grid`` blocks of ``group`` lanes. ``shared_limit`` is the device's.
 
-    An int argument is an int or a long long, None a null pointer. Deterministic: the same arguments give the same bits and the same
-    report. Shared memory starts as ``fill`` bytes in every block. The ``excused`` lines of ``excused_file`` may read it
-    unwritten, or index past an array's end. One launch at a time in a process.
+    An int argument is a C int or long long, None a null pointer. Deterministic: the same arguments give the same bits
+    and the same report. Shared memory starts as ``fill`` bytes in every block. The ``excused`` lines of
+    ``excused_file`` may read it unwritten, or index past an array's end. One launch at a time in a process.
     """
     if len(excused) > EXCUSED_MAX:
         raise UserError(f"at most {EXCUSED_MAX} lines can be excused, not {len(excused)}")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from upstream_patch.errors import UserError
 from upstream_patch.kernels import Variant
+from upstream_patch.kernels.tuning import BLOCK_ROWS
 from upstream_patch.problem import DType
 from upstream_patch.reference import F64, Inputs, from_bits, round_to
 from upstream_patch.simulate.api import CHECKS, Buffer, Check, Order, Run, Sums, run
@@ -30,7 +31,7 @@ the memory must agree bit for bit, which shows that an unwritten value does not 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the buffers lie: at the end of their pages, or these bytes after the start: x, w, scales, biases."""
+    """Where the buffers lie: at the end of their pages, or these bytes after the start: x, w, scales, biases if any."""
 
     at_end: bool = False
     offsets: tuple[int, int, int, int] = (0, 0, 0, 0)
@@ -60,23 +61,35 @@ def run_small_m(
     fill: int = 0xFF,
     checks: Sequence[Check] = CHECKS,
 ) -> Run:
-    """``kernel`` takes the place of the variant's own, for mutations. The one output is [M, N] of stored bits."""
+    """``blocks`` share the tiles of N; the grid's other axes follow from the problem.
+
+    ``kernel`` takes the place of the variant's own, for mutations. The one output is [M, N] of stored bits, the entries
+    of a batch one after another.
+    """
     kernel = kernel or small_m_kernel(variant)
     where = placement or Placement()
     problem = inputs.problem
+    m, n, k, entries = problem.m, problem.n, problem.k, problem.batch
+    decode = problem.layout == "b1k"  # x is [M, H, K], else [H, M, K]; out alike
+    row, entry = (entries, 1) if decode else (1, m)
 
     def stored(values: Any) -> NDArray[Any]:
         return to_bits(np.asarray(values, np.float64), problem.dtype)
 
-    operands = (stored(inputs.x), inputs.packed, stored(inputs.scales), stored(inputs.biases))
+    x = inputs.x.reshape(entries, m, k)
+    operands = [stored(x.swapaxes(0, 1) if decode else x), inputs.packed]
+    if inputs.scale_codes is None:
+        operands += [stored(inputs.scales), stored(inputs.biases)]
+    else:
+        operands.append(inputs.scale_codes)
     buffers = [
-        Buffer(data, at_end=where.at_end, offset=offset) for data, offset in zip(operands, where.offsets, strict=True)
+        Buffer(data, at_end=where.at_end, offset=offset) for data, offset in zip(operands, where.offsets, strict=False)
     ]
-    out = Buffer(np.empty((problem.m, problem.n), np.uint16), output=True, at_end=where.at_end)
-    return run(
+    out = Buffer(np.empty((m, entries, n) if decode else (entries, m, n), np.uint16), output=True, at_end=where.at_end)
+    result = run(
         kernel,
-        [*buffers, out, problem.m, problem.n, problem.k],
-        (blocks, 1, 1),
+        [*buffers, out, m, n, k, row * k, entry * k, row * n, entry * n],
+        (blocks, -(-m // BLOCK_ROWS), entries),
         (variant.threads, 1, 1),
         shared_limit=shared_limit,
         seed=seed,
@@ -87,6 +100,8 @@ def run_small_m(
         excused=excused_lines(kernel),
         excused_file=FILE,
     )
+    outputs = result.outputs[0].swapaxes(0, 1) if decode else result.outputs[0]
+    return replace(result, outputs=(outputs.reshape(entries * m, n),))
 
 
 def to_bits(values: F64, dtype: DType) -> NDArray[Any]:
@@ -95,11 +110,6 @@ def to_bits(values: F64, dtype: DType) -> NDArray[Any]:
     if dtype == "bf16":
         return np.asarray(rounded.view(np.uint32) >> 16, np.uint16)
     return rounded.astype(np.float16).view(np.uint16) if dtype == "f16" else rounded.view(np.uint32)
-
-
-def row_alone(inputs: Inputs, row: int) -> Inputs:
-    """The same problem with one row of x."""
-    return replace(inputs, problem=inputs.problem.model_copy(update={"m": 1}), x=inputs.x[row : row + 1])
 
 
 def values(run: Run, inputs: Inputs) -> F64:
