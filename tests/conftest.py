@@ -1,8 +1,8 @@
 """What every test shares: the repository's root, and the rule on skips.
 
 With ``UPSTREAM_PATCH_STRICT=1``, which ``.ci/run`` sets, a test that needs only tools which can be installed
-(``needs_compile``, ``needs_simulator``, ``needs_metal_front``, ``needs_contract``) fails where it would skip. A
-missing GPU still skips.
+(``needs_compile``, ``needs_simulator``, ``needs_metal_front``, ``needs_plots``, ``needs_contract``) fails where it
+would skip. A missing GPU still skips.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 STRICT = "UPSTREAM_PATCH_STRICT"
-INSTALLABLE = ("needs_compile", "needs_simulator", "needs_metal_front", "needs_contract")
+INSTALLABLE = ("needs_compile", "needs_simulator", "needs_metal_front", "needs_plots", "needs_contract")
 
 
 @pytest.fixture(scope="session")
@@ -57,11 +57,20 @@ def _missing_metal_front() -> str | None:
     return None
 
 
+def _missing_plots() -> str | None:
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        return f"matplotlib is not installed ({error})"
+    return None
+
+
 NEEDS = {
     "needs_cuda": _missing_cuda,
     "needs_compile": _missing_nvrtc,
     "needs_simulator": _missing_cxx,
     "needs_metal_front": _missing_metal_front,
+    "needs_plots": _missing_plots,
 }
 
 
