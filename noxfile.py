@@ -50,6 +50,7 @@ VERBS = (
     Verb("draft", ("draft", "issue"), "Write the issue's fact sheet; its prose is for a person.", ()),
     Verb("readme", ("readme",), "Fill README's table from the facts.", ()),
     Verb("records", ("records", "verify"), "Check every record: form, hashes, rules.", ()),
+    Verb("forecast", ("forecast",), "Predict times on a GB10 from the machine code; not a fact.", ("compile",)),
     Verb("profile", ("profile",), "Profile stock and ours with Nsight Compute and record it."),
 )
 
