@@ -42,7 +42,8 @@ def program(text: str) -> tuple[Instruction, ...]:
 
 
 # Nobody's kernel: the smallest flow that has what the reader must tell apart. Copies of weights are aligned (two of 16
-# bytes) or not (a loop of 4 bytes); scales are copied or not; the product may be skipped; x is loaded or kept.
+# bytes) or not (a loop of 4 bytes); scales are copied, read one by one, or neither; the product may be skipped; x is
+# loaded or kept.
 KERNEL = f"""
 phase: IADD3 R1
 @P0 BRA kept
@@ -52,7 +53,12 @@ HMMA.16816.F32.BF16 R4
 kept: BAR.SYNC 0x0
 chunk: WARPSYNC.ALL
 @P1 BRA weights
+@P6 BRA narrow
 {COPY} [R8]
+BRA weights
+narrow: LDG.E.U16 R8
+LDG.E.U16 R8
+LDG.E.U16 R8
 weights: BRA.U UP0,unaligned
 {COPY} [R9]
 {COPY} [R9]
@@ -79,7 +85,7 @@ def test_the_way_that_aligned_arrays_take_is_counted() -> None:
     found = sass.loops(program(KERNEL), 2)
     chunk = {"control": 6, "LDGSTS": 2, "LDS": 2, "HMMA": 2, "FP32": 1, sass.INTEGER: 2}
     assert found.chunk.counts == chunk
-    assert found.chunk_with_scales.counts == chunk | {"LDGSTS": 3}
+    assert found.chunk_with_scales.counts == chunk | {"LDGSTS": 3, "control": 8}
     assert found.chunk.wavefronts == 2 * 4 + 2  # two copies of 16 bytes a lane, one load of 8; @!PT moves nothing
     assert found.phase.counts == {sass.INTEGER: 1, "control": 3, "global": 1}
     assert found.x.counts == {"global": 1, "HMMA": 2}

@@ -199,14 +199,14 @@ def _decode(rows: Sequence[Compared]) -> str:
         cells = [step.matmuls, step.others, step.tokens, careful, step.stock_matmuls, step.stock_tokens]
         body.append([str(batch), *(f"{cell:.1f}" for cell in cells)])
     head = ["B", "matmuls, ms", "everything else, ms", "tok/s", f"tok/s, matmuls / {optimism:.2f}"]
+    share = f"{llama.stock_efficiency(GB10):.0%}"
     text = (
         f"4-bit weights with the embedding left out, {llama.CONTEXT} tokens of context in every sequence, no time of "
         "the host. The second tok/s column takes the matmuls to miss the model by as much as the most optimistic row "
-        f"of M <= 8 does on the H200. Everything else is assumed: the cache read once, and {llama.KERNELS} small kernels "
-        f"of {llama.KERNEL_US} us. Stock reads the weights once a sequence, at {llama.stock_efficiency(GB10):.0%} of "
-        f"the read probe: that share makes B = 1 the {llama.REPORTED_STOCK:.0f} tok/s that the request reports for "
-        "B = 1, 2 and 4. "
-        "Stock's tile kernel, which it takes at B = 8 and which reads them as often, is not modelled."
+        f"of M <= 8 does on the H200. Everything else is assumed: the cache read once, and {llama.KERNELS} small "
+        f"kernels of {llama.KERNEL_US} us. Stock reads the weights once a sequence, at {share} of the read probe: that "
+        f"share makes B = 1 the {llama.REPORTED_STOCK:.0f} tok/s that the request reports for B = 1, 2 and 4. Stock's "
+        "tile kernel, which it takes at B = 8 and which reads them as often, is not modelled."
     )
     return f"{text}\n\n{_table([*head, 'stock matmuls, ms', 'stock tok/s'], body)}"
 
