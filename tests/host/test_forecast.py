@@ -14,7 +14,6 @@ import pytest
 from upstream_patch import readme
 from upstream_patch.draft import issue
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.kernels.tuning import MAX_ROWS
 from upstream_patch.machine import System, find_nvdisasm
 from upstream_patch.measure.forecast import hardware, llama, model, report, sass
 from upstream_patch.measure.forecast.hardware import GB10, Value
@@ -191,7 +190,7 @@ def test_the_committed_forecast_is_today_s(root: Path) -> None:
 def test_the_counts_are_those_of_the_source(root: Path) -> None:
     """16 columns x 256 of K: 16 MMAs of 16 x 8 x 16 for each 8 rows, and 2 for scales and biases; 2,048 B."""
     for gpu in (GB10, hardware.h200(*committed(root))):
-        for m in (1, 8, 9, MAX_ROWS):
+        for m in (1, 8, 9, report.ROWS):
             code = model.forecast(Problem(m=m, n=4096, k=4096), gpu).instance
             eights = code.variant.tuning.rows // 8
             assert code.per_chunk("hmma") == 18 * eights

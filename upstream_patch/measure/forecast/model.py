@@ -14,6 +14,10 @@ from upstream_patch.measure.forecast.sass import Loops, Mix, disassemble, loops
 from upstream_patch.problem import DTYPE_BYTES, Problem
 
 
+CHUNK = Problem(m=1, n=TILE, k=SLICE)
+"""The weights that a warp works through at a time. All that is forecast is 4-bit of group size 64."""
+
+
 @dataclass(frozen=True, eq=False)  # each is made once
 class Instance:
     """One instance of the kernel, compiled for one architecture."""
@@ -23,17 +27,6 @@ class Instance:
     registers: int
     compiler: str
     loops: Loops
-
-    @property
-    def weights(self) -> int:
-        """Of one chunk: what a warp works through at a time."""
-        return TILE * SLICE
-
-    @property
-    def bytes(self) -> float:
-        """Of one chunk, with its scales and biases."""
-        tuning = self.variant.tuning
-        return self.weights * (tuning.bits / 8 + 4 / tuning.group)
 
     def per_chunk(self, what: str) -> float:
         """Of ``instructions``, ``hmma`` or ``wavefronts``: scales come with one chunk in ``tiles``."""
@@ -61,8 +54,7 @@ class Instance:
 def instance(variant: kernels.Variant, arch: str) -> Instance:
     """Compile and disassemble. Raises MissingTool without NVRTC or nvdisasm."""
     code = disassemble(nvrtc().cubin(variant.name, variant.translation_unit(), arch, kernels.OPTIONS))
-    tuning = variant.tuning
-    copies = TILE * SLICE * tuning.bits // 8 // 16 // 32
+    copies = CHUNK.weight_bytes // (16 * 32)
     registers = compile_one(variant, arch, kernels.OPTIONS).registers
     return Instance(variant, arch, registers, code.compiler, loops(code.instructions, copies))
 

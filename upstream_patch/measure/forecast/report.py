@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from upstream_patch.kernels.tuning import MAX_ROWS
 from upstream_patch.measure.forecast import llama
 from upstream_patch.measure.forecast.hardware import GB10, Hardware, h200
-from upstream_patch.measure.forecast.model import Forecast, Instance, forecast
+from upstream_patch.measure.forecast.model import CHUNK, Forecast, Instance, forecast
 from upstream_patch.measure.forecast.sass import CLASSES
 from upstream_patch.measure.suites import LLAMA_8B
 from upstream_patch.problem import Problem, parse_problem
@@ -18,7 +17,8 @@ from upstream_patch.records.store import LoadedRecord
 
 NAME = "forecast_gb10.md"
 SHAPES = (*LLAMA_8B, (8192, 8192), (4096, 6144))
-_PARTS = (8, MAX_ROWS)
+ROWS = 16  # one block of rows: the model knows no more
+_PARTS = (8, ROWS)
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ def render(facts: Sequence[Fact], records: Sequence[LoadedRecord]) -> str:
     """The whole file. Raises UserError where a compiler, the disassembler or the H200's benchmark is missing."""
     peer = h200(facts, records)
     rows = compared(facts, peer)
-    times = [[forecast(Problem(m=m, k=k, n=n), GB10) for m in range(1, MAX_ROWS + 1)] for k, n in SHAPES]
+    times = [[forecast(Problem(m=m, k=k, n=n), GB10) for m in range(1, ROWS + 1)] for k, n in SHAPES]
     used = list(dict.fromkeys(each.instance for shape in times for each in shape))
     used_there = list(dict.fromkeys(row.forecast.instance for row in rows))
     parts = [
         _HEAD.format(compiler=used[0].compiler),
         "## Time of a call\nMicroseconds, cold weights, affine 4-bit, group size 64, bf16.",
-        _table(["K x N", *(f"M={m}" for m in range(1, MAX_ROWS + 1))], map(_times, times)),
+        _table(["K x N", *(f"M={m}" for m in range(1, ROWS + 1))], map(_times, times)),
         "What it is made of, microseconds. Time = floor and prologue + the larger of memory and the slowest block, "
         "which is its largest column and, after it, x and sums.",
         _parts(each for shape in times for each in shape if each.problem.m in _PARTS),
@@ -136,7 +136,7 @@ def compared(facts: Iterable[Fact], peer: Hardware) -> list[Compared]:
             problem = parse_problem(stem)
         except ValueError:  # .hot, .chain
             continue
-        if problem.id == Problem(m=problem.m, n=problem.n, k=problem.k).id and problem.m <= MAX_ROWS:
+        if problem.id == Problem(m=problem.m, n=problem.n, k=problem.k).id and problem.m <= ROWS:
             found.append(Compared(forecast(problem, peer), float(fact.value), fact.stale, fact.record_path))
     return found
 
@@ -217,7 +217,7 @@ def _code(rows: Iterable[tuple[Hardware, Instance]]) -> str:
         total = code.per_chunk("instructions")
         kinds = [f"{code.kind_per_chunk(kind):.0f}" for kind in CLASSES]
         size = [str(code.registers), f"{code.variant.shared_bytes:,}", str(code.resident(gpu))]
-        ratios = [f"{total / code.weights:.4f}", f"{32 * total / code.weights:.2f}", f"{total / code.bytes:.3f}"]
+        ratios = [f"{total / (CHUNK.n * CHUNK.k):.4f}", f"{32 * total / (CHUNK.n * CHUNK.k):.2f}", f"{total / CHUNK.packed_bytes:.3f}"]
         phase = [str(code.loops.x.instructions), str(code.loops.phase.instructions or "in the chunk")]
         body.append([code.arch, code.variant.name, *size, f"{total:.0f}", *kinds, *ratios, *phase])
     head = ["arch", "instance", "registers", "shared, B", "blocks an SM", "instructions", *CLASSES]
