@@ -13,7 +13,6 @@ from upstream_patch.measure.forecast.hardware import REGISTERS, SCHEDULERS, Hard
 from upstream_patch.measure.forecast.sass import Loops, Mix, disassemble, loops
 from upstream_patch.problem import DTYPE_BYTES, Problem
 
-
 CHUNK = Problem(m=1, n=TILE, k=SLICE)
 """The weights that a warp works through at a time. All that is forecast is 4-bit of group size 64."""
 

@@ -217,7 +217,8 @@ def _code(rows: Iterable[tuple[Hardware, Instance]]) -> str:
         total = code.per_chunk("instructions")
         kinds = [f"{code.kind_per_chunk(kind):.0f}" for kind in CLASSES]
         size = [str(code.registers), f"{code.variant.shared_bytes:,}", str(code.resident(gpu))]
-        ratios = [f"{total / (CHUNK.n * CHUNK.k):.4f}", f"{32 * total / (CHUNK.n * CHUNK.k):.2f}", f"{total / CHUNK.packed_bytes:.3f}"]
+        weights = CHUNK.n * CHUNK.k
+        ratios = [f"{total / weights:.4f}", f"{32 * total / weights:.2f}", f"{total / CHUNK.packed_bytes:.3f}"]
         phase = [str(code.loops.x.instructions), str(code.loops.phase.instructions or "in the chunk")]
         body.append([code.arch, code.variant.name, *size, f"{total:.0f}", *kinds, *ratios, *phase])
     head = ["arch", "instance", "registers", "shared, B", "blocks an SM", "instructions", *CLASSES]
