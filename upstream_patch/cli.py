@@ -263,6 +263,27 @@ def routing(
 
 
 @app.command()
+def forecast(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail where the file differs.")] = False,
+    evidence: Evidence = EVIDENCE,
+) -> None:
+    """Predict the kernel's times on a GB10 from its machine code: no measurement, no fact. Needs no GPU."""
+    from upstream_patch.files import write_text
+    from upstream_patch.measure.forecast import report
+    from upstream_patch.records import facts as derived
+    from upstream_patch.records import store
+
+    records = store.load_all(existing(evidence))
+    path, text = evidence / report.NAME, report.render(derived.derive(records), records)
+    if check:
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            raise UserError(f"{path} is not today's forecast: python -m upstream_patch forecast writes it")
+        return
+    write_text(path, text)
+    print(f"{path} was written")
+
+
+@app.command()
 def contribution(suite: Suite = SUITE, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
     """The main job: doctor, build, correctness, bench, profile, records, drafts, and a summary at the end."""
     from upstream_patch.contribution import Context

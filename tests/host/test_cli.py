@@ -12,7 +12,20 @@ from pathlib import Path
 import pytest
 
 VERBS = (
-    *("doctor", "build", "correctness", "bench", "profile", "records", "facts", "draft", "readme", "plots", "routing"),
+    *(
+        "doctor",
+        "build",
+        "correctness",
+        "bench",
+        "profile",
+        "records",
+        "facts",
+        "draft",
+        "readme",
+        "plots",
+        "routing",
+        "forecast",
+    ),
     "contribution",
 )
 
