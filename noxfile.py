@@ -26,6 +26,7 @@ PINS = ("--constraint", "constraints.txt")
 # MLX's CUDA wheel wants an NVIDIA driver; everywhere else the CPU wheel (on macOS: the Metal one) does.
 MLX = "cuda" if sys.platform == "linux" and shutil.which("nvidia-smi") else "cpu"
 EXTRAS = (MLX, "compile", "simulate")
+TESTED = (*EXTRAS, "plots")
 nox.options.envdir = f".nox/{MLX}"  # the two wheels install the same files, so each has its own environments
 
 
@@ -49,7 +50,10 @@ VERBS = (
     Verb("facts", ("facts",), "List every value derived from the records; -- --json.", ()),
     Verb("draft", ("draft", "issue"), "Write the issue's fact sheet; its prose is for a person.", ()),
     Verb("readme", ("readme",), "Fill README's table from the facts.", ()),
+    Verb("plots", ("plots",), "Draw time and read fraction over M from the facts.", ("plots",)),
+    Verb("routing", ("routing",), "Write the tables of routes and tuning from the code.", ()),
     Verb("records", ("records", "verify"), "Check every record: form, hashes, rules.", ()),
+    Verb("forecast", ("forecast",), "Predict times on a GB10 from the machine code; not a fact.", ("compile",)),
     Verb("profile", ("profile",), "Profile stock and ours with Nsight Compute and record it."),
 )
 
@@ -84,7 +88,7 @@ for _verb in VERBS:
 @nox.session
 def tests(session: nox.Session) -> None:
     """The tests; those that need a GPU skip with a reason where there is none."""
-    install(session, extras=EXTRAS, group="test")
+    install(session, extras=TESTED, group="test")
     session.run(python(session), "-m", "pytest", *session.posargs)
 
 
@@ -100,8 +104,8 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy --strict."""
-    # With MLX, whose stubs are part of the wheel.
-    install(session, extras=(MLX,), group="types")
+    # With MLX and matplotlib, whose stubs are part of their wheels.
+    install(session, extras=(MLX, "plots"), group="types")
     session.run(python(session), "-m", "mypy", *session.posargs)
 
 

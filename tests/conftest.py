@@ -1,8 +1,7 @@
 """What every test shares: the repository's root, and the rule on skips.
 
 With ``UPSTREAM_PATCH_STRICT=1``, which ``.ci/run`` sets, a test that needs only tools which can be installed
-(``needs_compile``, ``needs_simulator``, ``needs_metal_front``, ``needs_contract``) fails where it would skip. A
-missing GPU still skips.
+(``INSTALLABLE``) fails where it would skip. A missing GPU still skips.
 """
 
 from __future__ import annotations
@@ -14,7 +13,9 @@ from pathlib import Path
 import pytest
 
 STRICT = "UPSTREAM_PATCH_STRICT"
-INSTALLABLE = ("needs_compile", "needs_simulator", "needs_metal_front", "needs_contract")
+INSTALLABLE = (
+    *("needs_compile", "needs_disassembler", "needs_simulator", "needs_metal_front", "needs_plots", "needs_contract"),
+)
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +39,12 @@ def _missing_nvrtc() -> str | None:
     return None if find_nvrtc() else f"no NVRTC: {NVRTC_FIX}"
 
 
+def _missing_disassembler() -> str | None:
+    from upstream_patch.machine import NVDISASM_FIX, find_nvdisasm
+
+    return _missing_nvrtc() or (None if find_nvdisasm() else f"no nvdisasm: {NVDISASM_FIX}")
+
+
 def _missing_cxx() -> str | None:
     from upstream_patch.machine import CXX_FIX, find_cxx
 
@@ -57,11 +64,21 @@ def _missing_metal_front() -> str | None:
     return None
 
 
+def _missing_plots() -> str | None:
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        return f"matplotlib is not installed ({error})"
+    return None
+
+
 NEEDS = {
     "needs_cuda": _missing_cuda,
     "needs_compile": _missing_nvrtc,
+    "needs_disassembler": _missing_disassembler,
     "needs_simulator": _missing_cxx,
     "needs_metal_front": _missing_metal_front,
+    "needs_plots": _missing_plots,
 }
 
 

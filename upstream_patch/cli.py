@@ -228,6 +228,62 @@ def readme(
 
 
 @app.command()
+def plots(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail where the files differ.")] = False,
+    evidence: Evidence = EVIDENCE,
+) -> None:
+    """Draw time and share of the read probe over M, stock and ours, from facts."""
+    from upstream_patch.plots import files
+    from upstream_patch.records import facts as derived
+    from upstream_patch.records import store
+
+    found = derived.derive(store.load_all(existing(evidence)))
+    if check:
+        if differences := files.differences(evidence, found):
+            raise UserError(f"{'; '.join(differences)}: python -m upstream_patch plots puts it right")
+        return
+    for path in files.write(evidence, found):
+        print(path)
+
+
+@app.command()
+def routing(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail where the file differs.")] = False,
+    evidence: Evidence = EVIDENCE,
+) -> None:
+    """Write the tables of routes and tuning, from the code that decides them."""
+    from upstream_patch import routing_table
+
+    path = existing(evidence) / routing_table.FILE
+    if check:
+        if not path.is_file() or path.read_text(encoding="utf-8") != routing_table.markdown():
+            raise UserError(f"{path} is not what the code says: python -m upstream_patch routing writes it")
+        return
+    print(f"{path} {'was written' if routing_table.update(path) else 'is up to date'}")
+
+
+@app.command()
+def forecast(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail where the file differs.")] = False,
+    evidence: Evidence = EVIDENCE,
+) -> None:
+    """Predict the kernel's times on a GB10 from its machine code: no measurement, no fact. Needs no GPU."""
+    from upstream_patch.files import write_text
+    from upstream_patch.measure.forecast import report
+    from upstream_patch.records import facts as derived
+    from upstream_patch.records import store
+
+    records = store.load_all(existing(evidence))
+    path, text = evidence / report.NAME, report.render(derived.derive(records), records)
+    if check:
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            raise UserError(f"{path} is not today's forecast: python -m upstream_patch forecast writes it")
+        return
+    write_text(path, text)
+    print(f"{path} was written")
+
+
+@app.command()
 def contribution(suite: Suite = SUITE, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
     """The main job: doctor, build, correctness, bench, profile, records, drafts, and a summary at the end."""
     from upstream_patch.contribution import Context

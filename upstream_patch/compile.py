@@ -168,6 +168,13 @@ class Compiler:
 
     def compile(self, name: str, source: str, arch: str, options: Sequence[str] = ()) -> str:
         """Compile to machine code and return the log. Raises CompileError with the log."""
+        return self._compile(name, source, arch, options)[0]
+
+    def cubin(self, name: str, source: str, arch: str, options: Sequence[str] = ()) -> bytes:
+        """Compile to machine code and return it, an ELF file. Raises CompileError with the log."""
+        return self._compile(name, source, arch, options)[1]
+
+    def _compile(self, name: str, source: str, arch: str, options: Sequence[str]) -> tuple[str, bytes]:
         includes = [f"--include-path={path}" for path in self.where.includes]
         flags = [f"--gpu-architecture={arch}", *options, *includes, "--ptxas-options=-v"]
         encoded = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
@@ -180,7 +187,9 @@ class Compiler:
             self._check(self._lib.nvrtcGetCUBINSize(program, ctypes.byref(size)))
             if size.value == 0:
                 raise CompileError(name, arch, "error: no machine code came out")
-        return log
+            code_bytes = ctypes.create_string_buffer(size.value)
+            self._check(self._lib.nvrtcGetCUBIN(program, code_bytes))
+        return log, code_bytes.raw
 
     @contextmanager
     def _program(self, name: str, source: str) -> Iterator[ctypes.c_void_p]:

@@ -10,6 +10,8 @@ from upstream_patch.errors import StaleFact, UserError
 from upstream_patch.files import write_text
 from upstream_patch.measure import graphs
 from upstream_patch.measure.suites import LLAMA_8B, ROWS
+from upstream_patch.plots.figures import figures
+from upstream_patch.plots.files import FOLDER
 from upstream_patch.records.facts import Fact, current
 
 BEGIN = "<!-- facts:begin small_m -->"
@@ -48,7 +50,11 @@ def _benchmarked(facts: dict[str, Fact]) -> str:
     )
     rows = {weights: [_times(facts, f"small_m.{HOST}.{weights}.b4.g64.bf16.M{m}") for m in ROWS] for weights in WEIGHTS}
     shown = _markdown(title, ROWS, rows)
-    return "\n\n".join(part for part in (shown, _chained(facts), _host_cost(facts)) if part) if shown else ""
+    return (
+        "\n\n".join(part for part in (shown, _plots(facts), _chained(facts), _host_cost(facts)) if part)
+        if shown
+        else ""
+    )
 
 
 def _graphs(facts: dict[str, Fact]) -> str:
@@ -56,6 +62,20 @@ def _graphs(facts: dict[str, Fact]) -> str:
     records = {Path(fact.record_path).stem for one, fact in facts.items() if one.startswith(f"small_m.{HOST}.")}
     limits = {found.value if (found := facts.get(f"record.{one}.graph_limits")) else "" for one in records}
     return ", one CUDA graph a sample (MLX's graph limits raised)" if limits == {graphs.RAISED} else ""
+
+
+def _plots(facts: dict[str, Fact]) -> str:
+    """The first plot, and links to the others. They show more shapes than the table, and may be stale alone."""
+    try:
+        drawn = figures(facts.values(), HOST)
+    except StaleFact as error:
+        return f"The plots have no record of today's kernel: {error.fix}."
+    if not drawn:
+        return ""
+    at = [f"evidence/{FOLDER}/{figure.file_name}" for figure in drawn]
+    lines = [f"![{drawn[0].title}: stock MLX and ours, a panel for each K x N]({at[0]})"]
+    lines += [f"{figure.title}: [{path}]({path})." for figure, path in zip(drawn[1:], at[1:], strict=True)]
+    return "\n\n".join(lines)
 
 
 def _chained(facts: dict[str, Fact]) -> str:

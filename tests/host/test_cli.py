@@ -11,7 +11,23 @@ from pathlib import Path
 
 import pytest
 
-VERBS = ("doctor", "build", "correctness", "bench", "profile", "records", "facts", "draft", "readme", "contribution")
+VERBS = (
+    *(
+        "doctor",
+        "build",
+        "correctness",
+        "bench",
+        "profile",
+        "records",
+        "facts",
+        "draft",
+        "readme",
+        "plots",
+        "routing",
+        "forecast",
+    ),
+    "contribution",
+)
 
 # Stands in for a machine without MLX: an import of it is an error, as where it is not installed.
 NO_MLX = """
@@ -99,6 +115,8 @@ def test_an_arch_that_is_not_ours_is_one_line_with_those_that_are(arch: str, sai
         ("facts", "--prefix", "zzz"),
         ("draft", "issue", "--out", "README.md"),
         ("readme", "--path", "evidence"),
+        ("plots", "--check", "--evidence", "nowhere"),
+        ("routing", "--evidence", "README.md"),
     ],
 )
 def test_a_wrong_place_or_name_is_one_line_and_a_code(words: tuple[str, ...], root: Path) -> None:

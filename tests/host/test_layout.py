@@ -16,7 +16,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"ops", "installing", "compile", "simulate"}),
     frozenset({"correctness", "records"}),
     frozenset({"measure", "series"}),
-    frozenset({"draft", "github", "readme"}),
+    frozenset({"draft", "github", "plots", "readme", "routing_table"}),
     frozenset({"cli", "contribution", "recording", "terminal", "__main__"}),
 )
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
@@ -112,6 +112,41 @@ def test_a_wrong_import_is_seen(text: str, module: str) -> None:
 )
 def test_a_right_import_is_not(text: str, module: str) -> None:
     assert faults(text, module) == []
+
+
+def reached(found: dict[str, set[str]], start: str) -> set[str]:
+    """Modules that the ones whose name begins so import, directly or not."""
+    todo = [name for name in found if name == start or name.startswith(f"{start}.")]
+    assert todo, start
+    seen: set[str] = set()
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo += found[name]
+    return seen
+
+
+def import_graph(root: Path) -> dict[str, set[str]]:
+    """Module -> our modules it imports, those inside functions too."""
+    named = {module: path for path, module in modules(root)}
+    graph: dict[str, set[str]] = {}
+    for module, path in named.items():
+        asked = (name for _, name in imports(ast.parse(path.read_text("utf-8")), module, path.name == "__init__.py"))
+        graph[module] = {target for name in asked for target in (name, name.rpartition(".")[0]) if target in named}
+    return graph
+
+
+PREDICTED = f"{PACKAGE}.measure.forecast"
+
+
+@pytest.mark.parametrize("room", ["draft", "readme", "records", "contribution", "recording", "correctness"])
+def test_a_prediction_reaches_no_draft_and_no_fact(root: Path, room: str) -> None:
+    graph = import_graph(root)
+    assert [name for name in reached(graph, f"{PACKAGE}.{room}") if name.startswith(PREDICTED)] == []
+    # and it would be seen, however far away it is imported
+    graph[f"{PACKAGE}.errors"].add(f"{PREDICTED}.report")
+    assert f"{PREDICTED}.report" in reached(graph, f"{PACKAGE}.{room}")
 
 
 def test_modules_stay_small(root: Path) -> None:

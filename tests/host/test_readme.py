@@ -79,6 +79,21 @@ def test_calls_that_wait_for_one_another_are_under_the_table() -> None:
     assert line.endswith("not subtracted): 4096 x 4096 60.0 -> 8.0 (7.5x), 4096 x 28672 80.0 -> 20.0 (4.0x).")
 
 
+def test_plots_are_shown_beside_the_table_and_may_be_stale_alone() -> None:
+    route = replace(fact("route", 0), value="small_m", unit="text")
+    shares = [fact("read_fraction", 0.5), fact("stock_read_fraction", 0.1)]
+    filled = readme.fill(EMPTY, [*FACTS, route, *shares])
+    assert "stock MLX and ours, a panel for each K x N](evidence/plots/h200_time.svg)" in filled
+    assert "[evidence/plots/h200_read_fraction.svg](evidence/plots/h200_read_fraction.svg)" in filled
+    assert "evidence/plots" not in readme.fill(EMPTY, FACTS)
+    # a shape that the table does not show
+    other = [replace(one, id=one.id.replace("4096x1024", "512x512"), stale=True) for one in [*FACTS, route]]
+    filled = readme.fill(EMPTY, [*FACTS, route, *other])
+    assert "The plots have no record of today's kernel: renew it on h200 with `x`." in filled
+    assert "evidence/plots" not in filled
+    assert "1,966.6 -> 90.0 (21.8x)" in filled
+
+
 @pytest.mark.parametrize(("limits", "said"), [(graphs.RAISED, True), ("default", False), (None, False)])
 def test_raised_graph_limits_are_said_where_the_records_say_so(limits: str | None, said: bool) -> None:
     """And only where every record in use does."""

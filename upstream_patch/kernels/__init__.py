@@ -72,7 +72,6 @@ def small_m_instance(dtype: str, tuning: SmallM) -> str:
     bits, group, mode = t.format
     weights = f"Affine<{bits}, {group}>" if t.format.affine else mode.capitalize()
     arguments = f"{CTYPE[dtype]}, upstream_patch::{weights}, {t.rows}, {t.warps}, {t.stages}, {t.tiles}"
-    arguments += ", true" if t.ahead else ", false"
     return f"upstream_patch::QmmSmallM<{arguments}>"
 
 
@@ -93,7 +92,7 @@ class Variant:
         t = self.tuning
         bits, group, mode = t.format
         weights = f"b{bits}_g{group}" if t.format.affine else mode
-        return f"small_m_{self.dtype}_{weights}_r{t.rows}_w{t.warps}_s{t.stages}_t{t.tiles}{'a' * t.ahead}"
+        return f"small_m_{self.dtype}_{weights}_r{t.rows}_w{t.warps}_s{t.stages}_t{t.tiles}"
 
     @property
     def threads(self) -> int:

@@ -45,17 +45,13 @@ Pick = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SmallM:
-    """Template arguments of the small-M kernel: rows (8 or 16), warps a block, ring stages, tiles a reduction.
-
-    ``ahead``: x of the next pass over K waits in shared memory.
-    """
+    """Template arguments of the small-M kernel: rows (8 or 16), warps a block, ring stages, tiles a reduction."""
 
     rows: int
     warps: int
     stages: int
     tiles: int
     format: Format = USUAL
-    ahead: bool = False
 
     @property
     def threads(self) -> int:
@@ -63,7 +59,7 @@ class SmallM:
 
     @property
     def shared_bytes(self) -> int:
-        """sizeof(Shared) of the kernel: weight rings, scale buffers, partial sums, x of the next pass."""
+        """sizeof(Shared) of the kernel: weight rings, scale buffers, partial sums."""
         bits, group, _ = self.format
         padding = 0 if bits in (2, 4, 8) else 16
         ring = self.warps * self.stages * TILE * (SLICE * bits // 8 + padding)
@@ -71,8 +67,7 @@ class SmallM:
         row = self.warps * SLICE // group * (2 if self.format.affine else 1) + 16
         scales = buffers * self.tiles * (2 if self.format.affine else 1) * TILE * row
         partial = self.warps * self.tiles * (self.rows // 8) * 32 * 16
-        ahead = self.warps * self.rows * SLICE * 2 if self.ahead else 0
-        return -(-(ring + scales + partial + ahead) // 256) * 256
+        return -(-(ring + scales + partial) // 256) * 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,20 @@ from upstream_patch.machine.system import Answer, System
 from upstream_patch.machine.toolchain import (
     CXX_FIX,
     MLX_HEADERS_FIX,
+    NVDISASM_FIX,
     NVRTC_FIX,
     Cxx,
     Nvrtc,
     find_cxx,
     find_mlx_headers,
+    find_nvdisasm,
     find_nvrtc,
 )
 
 __all__ = [
     "CXX_FIX",
     "MLX_HEADERS_FIX",
+    "NVDISASM_FIX",
     "NVRTC_FIX",
     "Answer",
     "Cxx",
@@ -32,6 +35,7 @@ __all__ = [
     "diagnose",
     "find_cxx",
     "find_mlx_headers",
+    "find_nvdisasm",
     "find_nvrtc",
     "probe",
 ]

@@ -12,9 +12,11 @@ from upstream_patch.machine.system import System
 from upstream_patch.machine.toolchain import (
     CXX_FIX,
     MLX_HEADERS_FIX,
+    NVDISASM_FIX,
     NVRTC_FIX,
     find_cxx,
     find_mlx_headers,
+    find_nvdisasm,
     find_nvrtc,
 )
 
@@ -41,7 +43,7 @@ def diagnose(system: System | None = None) -> list[Finding]:
     if system.name == "Darwin":
         findings += [_neural_accelerators(machine), _metal_compiler(system)]
     else:
-        findings += [_ncu(system), _ncu_permission(system), _nvrtc(system), _program(system, "nvcc")]
+        findings += [_ncu(system), _ncu_permission(system), _nvrtc(system), _nvdisasm(system), _program(system, "nvcc")]
     findings += [_simulator(system), _simulator_metal(system), *(_program(system, name) for name in ("g++", "git"))]
     return [*findings, _disk(system)]
 
@@ -147,6 +149,14 @@ _PROGRAMS = {
     "g++": ("a build of MLX on Linux", "install g++ 12 or newer (Debian: apt-get install g++)"),
     "git": ("records name their commit; series on an MLX checkout", "install git"),
 }
+
+
+def _nvdisasm(system: System) -> Finding:
+    enables = "the forecast for a GB10"
+    tool = find_nvdisasm(system)
+    if tool is None:
+        return Finding("nvdisasm", False, "no wheel, no toolkit, not on PATH", enables, NVDISASM_FIX)
+    return Finding("nvdisasm", True, "found", enables)
 
 
 def _program(system: System, name: str) -> Finding:

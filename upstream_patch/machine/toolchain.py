@@ -1,4 +1,4 @@
-"""Where the compilers are: NVRTC from a wheel or a CUDA toolkit, and the headers that go with it."""
+"""Where the compilers are: NVRTC from a wheel or a CUDA toolkit, the headers that go with it, and the disassembler."""
 
 from __future__ import annotations
 
@@ -39,6 +39,18 @@ def find_nvrtc(system: System | None = None) -> Nvrtc | None:
             include = str(PurePosixPath(headers[0]).parent)
             return Nvrtc(library, builtins[0] if builtins else None, (include, f"{include}/cccl"), origin)
     return None
+
+
+NVDISASM_FIX = "pip install -e '.[compile]' in the clone (the nvdisasm wheel for Linux; no CUDA toolkit needed)"
+
+
+def find_nvdisasm(system: System | None = None) -> str | None:
+    """The disassembler of machine code: the wheel of this Python, then $CUDA_HOME, then PATH. None where none is."""
+    system = system or System()
+    roots = [f"{folder}/nvidia/cu*" for folder in system.site_folders()]
+    roots += [home for name in ("CUDA_HOME", "CUDA_PATH") if (home := system.environ(name))]
+    found = (program for root in roots for program in system.glob(f"{root}/bin/nvdisasm"))
+    return next(found, None) or system.which("nvdisasm")
 
 
 MLX_HEADERS_FIX = "pip install -e '.[cpu]' in the clone (MLX's wheel carries its Metal headers on every platform)"

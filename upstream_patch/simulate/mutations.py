@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from upstream_patch.simulate.small_m import FILE
 from upstream_patch.simulate.source import Kernel
 
+STREAMS, ACTIVATIONS = "streams.cuh", "activations.cuh"
 BARRIERS = re.compile(r"(?:__syncthreads\(\)|__syncwarp\(\)|copy_async_wait<[^>]*>\(\));")
 _PLAIN = "rows of scales that 16-byte copies do not reach are stored by the lanes, and a block barrier follows"
 EQUIVALENT = {
@@ -15,14 +16,14 @@ EQUIVALENT = {
         False,
         "copy_async_wait<kStages - 2>(); // the first scales; later ones are covered by the waits for weights",
     ): _PLAIN,
-    (False, "copy_async_wait<0>(); // too few chunks went by to cover the next scales"): _PLAIN,
+    (False, "copy_async_wait<0>(); // too few chunks went by to cover what the next phase needs"): _PLAIN,
 }
 """Barriers whose removal changes nothing, by (regular shape, text of the line), each with its proof."""
 
 
 @dataclass(frozen=True)
 class Plant:
-    """``old`` becomes ``new`` in the kernel's file; one of ``kinds`` of fault must be reported."""
+    """``old`` becomes ``new`` in ``file``; one of ``kinds`` of fault must be reported."""
 
     name: str
     old: str
@@ -30,9 +31,10 @@ class Plant:
     kinds: tuple[str, ...]
     odd_x: bool = False
     """x starts two bytes past a 16-byte boundary."""
+    file: str = FILE
 
     def apply(self, kernel: Kernel) -> Kernel:
-        return kernel.edited(self.name, FILE, self.old, self.new)
+        return kernel.edited(self.name, self.file, self.old, self.new)
 
 
 WRONG_ANSWER = "wrong answer"
@@ -66,6 +68,7 @@ PLANTS = (
         "reinterpret_cast<const char*>(op.w) + at +",
         "reinterpret_cast<const char*>(op.w) + at + 16 +",
         ("out of bounds",),
+        file=STREAMS,
     ),
     Plant(
         "a store past the shared memory",
@@ -76,29 +79,36 @@ PLANTS = (
     Plant("a column that nobody writes", "if (column < n) {", "if (column + 1 < n) {", ("never written",)),
     Plant(
         "a column that two lanes write",
-        "e < count * kPerTile; e += kThreads",
-        "e < count * kPerTile; e += kThreads / 2",
+        "i < count; i += kTogether",
+        "i < count; i += (kTogether + 1) / 2",
         ("written twice",),
     ),
     Plant(
         "a vector load of any address",
-        "const bool whole = is_aligned(x, 16);",
+        "const bool whole = rows.whole();",
         "const bool whole = true;",
         ("misaligned",),
         odd_x=True,
+        file=ACTIVATIONS,
     ),
-    Plant("an int that overflows", "groups = k / kGroup;", "groups = k * (1 << 30) / kGroup;", ("overflow",)),
+    Plant("an int that overflows", "groups = k / F::kGroup;", "groups = k * (1 << 30) / F::kGroup;", ("overflow",)),
     Plant(
         "an input written",
         "to[0] = V::from_float(sum.x);",
-        "const_cast<T*>(x)[0] = V::from_float(sum.x);",
+        "const_cast<T*>(x.x)[0] = V::from_float(sum.x);",
         ("write to an input",),
     ),
-    Plant("a sum of the wrong lane", "odd = shuffle(s.y, g / 2)", "odd = shuffle(s.y, g / 2 + 1)", (WRONG_ANSWER,)),
+    Plant(
+        "a sum of the wrong lane",
+        "odd = shuffle(s.y, g / 2)",
+        "odd = shuffle(s.y, g / 2 + 1)",
+        (WRONG_ANSWER,),
+        file=ACTIVATIONS,
+    ),
     Plant(
         "a column's scale for its neighbour",
-        "f1 = group % 2 ? V::high(s1[group / 2]) : V::low(s1[group / 2]);",
-        "f1 = group % 2 ? V::low(s1[group / 2]) : V::high(s1[group / 2]);",
+        "f1 = group % 2 ? high1 : low1;",
+        "f1 = group % 2 ? low1 : high1;",
         (WRONG_ANSWER,),
     ),
 )

@@ -63,7 +63,6 @@ struct XSlice {
   using R = typename L::R;
   static constexpr int kRowTiles = kRows / 8;
   static constexpr int kSumSets = F::kAffine ? L::kSets : 1;
-  static constexpr int kUnits = 8 * kRowTiles; // of 16 bytes, that a lane reads
 
   u32 x[4][kRowTiles][8];
   float sum[kRowTiles][kSumSets][2][2]; // of row g and group 4 set + t: [high or low part][times -offset or 1]
@@ -74,21 +73,8 @@ struct XSlice {
     return slice * L::kSlice + q * L::kBlock + (L::kRuns == 2 ? h * 32 + t * 8 : t * 16 + h * 8);
   }
 
-  // Starts to copy what this lane will load, each unit 512 bytes after the one before; rows must be whole.
-  __device__ static void fetch(const Rows<T>& rows, int slice, int lane, u32 to) {
-    if (rows.whole()) {
-#pragma unroll
-      for (int i = 0; i < kUnits; ++i) {
-        const int row = i / 8 * 8 + lane / 4, at = first(slice, i % 8 / 2, i % 2, lane % 4);
-        if (row < rows.m && at < rows.k) {
-          copy_async_16(to + 512 * i, rows.x + row * rows.stride + at);
-        }
-      }
-    }
-  }
-
-  // This lane's 64 elements of row tile j's row, from global memory or, unless `ahead` is 0, from where fetch() put them.
-  __device__ static void read(u32 (&v)[4][2][4], const Rows<T>& rows, int j, int slice, int lane, bool whole, u32 ahead) {
+  // This lane's 64 elements of row tile j's row.
+  __device__ static void read(u32 (&v)[4][2][4], const Rows<T>& rows, int j, int slice, int lane, bool whole) {
     const int row = j * 8 + lane / 4;
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
@@ -98,9 +84,7 @@ struct XSlice {
         u32x4 eight = {};
         if (row < rows.m && at < rows.k) {
           const T* from = rows.x + row * rows.stride + at;
-          if (whole && ahead != 0) {
-            eight = load_shared_words_16(ahead + 512 * (j * 8 + q * 2 + h));
-          } else if (whole) {
+          if (whole) {
             eight = *reinterpret_cast<const u32x4*>(from);
           } else {
             T* each = reinterpret_cast<T*>(&eight);
@@ -118,13 +102,13 @@ struct XSlice {
     }
   }
 
-  __device__ void load(const Rows<T>& rows, int slice, int lane, u32 ahead) {
+  __device__ void load(const Rows<T>& rows, int slice, int lane) {
     const int t = lane % 4;
     const bool whole = rows.whole();
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
       u32 v[4][2][4];
-      read(v, rows, j, slice, lane, whole, ahead);
+      read(v, rows, j, slice, lane, whole);
       if constexpr (L::kScaled) {
         const float lacks = scale_to_f16(v, lane) * F::kFactor;
         unscale[j][0] = shuffle(lacks, 8 * t);

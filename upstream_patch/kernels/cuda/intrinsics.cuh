@@ -9,6 +9,7 @@ namespace upstream_patch {
 
 using u32 = unsigned int;
 using i64 = long long;
+using u64 = unsigned long long;
 
 struct alignas(8) u32x2 {
   u32 x, y;

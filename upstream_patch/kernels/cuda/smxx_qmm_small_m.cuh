@@ -28,18 +28,9 @@ struct Operands {
   i64 x_row, x_batch, out_row, out_batch; // elements from one to the next
 };
 
-// x of the next pass over K.
-template <bool kAhead, int kWarps, int kUnits>
-struct AheadBuffer {};
-template <int kWarps, int kUnits>
-struct AheadBuffer<true, kWarps, kUnits> {
-  u32x4 ahead[kWarps][kUnits][32];
-};
-
 // Rows: 8 or 16, those of a block. Warps: how many ways a block splits K. Stages: depth of a warp's ring, in chunks (16
-// columns x 256 of K). Tiles: how many wait for one reduction over the warps. Ahead: x of the next pass over K waits in
-// shared memory.
-template <typename T, typename F, int kRows, int kWarps, int kStages, int kTiles, bool kAhead>
+// columns x 256 of K). Tiles: how many wait for one reduction over the warps.
+template <typename T, typename F, int kRows, int kWarps, int kStages, int kTiles>
 struct QmmSmallM {
   using V = Sixteen<T>;
   using L = Layout<T, F>;
@@ -65,7 +56,7 @@ struct QmmSmallM {
   static constexpr int kScaleRing = kScaleAhead + 1;
   static constexpr bool kRescaled = L::kScaled || F::kFactor != 1;
 
-  struct Shared : AheadBuffer<kAhead, kWarps, X::kUnits> {
+  struct Shared {
     alignas(256) u32x4 ring[kWarps][kStages][kChunkBytes / 16];
     typename L::Scale scale[kScaleRing][kTiles][L::kPlanes][L::kTile][kScaleRow];
     f32x4 partial[kWarps][kTiles][kRowTiles][32];
@@ -284,19 +275,19 @@ struct QmmSmallM {
 
   // Adds the warps' partial sums of a batch, in warp order, and stores them: two rows of one column a thread.
   __device__ void reduce(int batch, int count) const {
-    constexpr int kPerTile = kRowTiles * 64;
-    const u32 partial = shared_address(&shared.partial[0][0][0][0]);
-    for (int e = threadIdx.x; e < count * kPerTile; e += kThreads) {
+    constexpr int kPerTile = kRowTiles * 64, kTogether = kThreads / kPerTile;
+    const int e = threadIdx.x % kPerTile, l = e % 64 / 2; // of lane l, the columns l / 4 and, where e is odd, l / 4 + 8
+    const int row = e / 64 * 8 + l % 4 * 2;
+    for (int i = threadIdx.x / kPerTile; i < count; i += kTogether) {
+      const u32 partial = shared_address(&shared.partial[0][i][0][0]) + 8 * e;
       float2 sum = {};
 #pragma unroll
       for (int p = 0; p < kWarps; ++p) {
-        const u32x2 v = load_shared_8(partial + p * sizeof(shared.partial[0]) + 8 * e);
+        const u32x2 v = load_shared_8(partial + p * sizeof(shared.partial[0]));
         sum.x += __uint_as_float(v.x);
         sum.y += __uint_as_float(v.y);
       }
-      const int l = e % 64 / 2; // of lane l, the columns l / 4 and, where e is odd, l / 4 + 8
-      const int row = e % kPerTile / 64 * 8 + l % 4 * 2;
-      const int column = first_column(batch + e / kPerTile) + l / 4 + e % 2 * 8;
+      const int column = first_column(batch + i) + l / 4 + e % 2 * 8;
       if (column < n) {
         T* to = out + row * out_row + column;
         if (row < x.m) {
@@ -322,7 +313,7 @@ struct QmmSmallM {
     for (int i = 1; i < kStages - 1; ++i) {
       weights.fetch();
     }
-    // This lane's first word of a chunk, its row of scales, its partial sums and its x of the next pass.
+    // This lane's first word of a chunk, its row of scales and its partial sums.
     const int start = t * R::kRunBits, first_byte = start / 32 * 4; // of its run in a block
     const u32 shift = start % 32, second = R::kRunBits == 24 && shift <= 8 ? 0 : 4;
     const u32 words_first =
@@ -336,14 +327,9 @@ struct QmmSmallM {
 
     for (Phase<kTiles> phase; phase.batch < tiles; phase.advance(passes)) {
       const int count = min(kTiles, tiles - phase.batch);
-      const bool turn = loaded != phase.pass; // another slice of x
-      if (turn) {
-        u32 ahead = 0;
-        if constexpr (kAhead) {
-          ahead = loaded < 0 ? 0 : shared_address(&shared.ahead[warp][0][lane]);
-        }
-        xs.load(x, slice(phase.pass), lane, ahead);
+      if (loaded != phase.pass) {
         loaded = phase.pass;
+        xs.load(x, slice(loaded), lane);
       }
       if (phase.batch + phase.pass == 0) {
         copy_async_wait<kStages - 2>(); // the first scales; later ones are covered by the waits for weights
@@ -357,12 +343,6 @@ struct QmmSmallM {
         __syncwarp(); // the chunk is whole, and every lane has left the slot that is filled next
         if (i == 0) {
           scales.fetch();
-          if constexpr (kAhead) {
-            if (turn) {
-              X::fetch(x, slice(phase.pass + 1 == passes ? 0 : phase.pass + 1), lane,
-                       shared_address(&shared.ahead[warp][0][lane]));
-            }
-          }
         }
         weights.fetch();
         add_chunk(partial, words, shift, second, scale, xs, phase.pass == 0, in_k);

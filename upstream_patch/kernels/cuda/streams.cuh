@@ -28,14 +28,14 @@ struct WeightStream {
   static constexpr int kTile = Op::L::kTile;
   const Op& op;
   Phase<Op::kTilesABatch> phase;
-  int tile = 0;
+  int tile = 0, left; // chunks of the phase
   int words_left; // of this lane's rows, from its first unit on
   const char* from;
   u32 to;
   const u32 first, last;
   const u32 rows_step;
   const i64 tile_step;
-  const bool whole; // 16 bytes at a time; rows of an MLX array may start anywhere
+  const int plain; // tiles before this one are copied 16 bytes at a time; rows of an MLX array may start anywhere
 
   __device__ explicit WeightStream(const Op& op)
       : op(op),
@@ -44,31 +44,33 @@ struct WeightStream {
         last(first + (Op::kRing - 1) * Op::kChunkBytes),
         rows_step(kRowsAtOnce * op.row_bytes),
         tile_step(static_cast<i64>(gridDim.x) * kTile * op.row_bytes),
-        whole(op.row_bytes % 16 == 0 && is_aligned(op.w, 16)) {
+        plain(op.row_bytes % 16 != 0 || !is_aligned(op.w, 16) ? 0
+                  : op.first_column(op.tiles - 1) + kTile <= op.n ? op.tiles
+                                                                  : op.tiles - 1) {
     to = first;
     locate();
   }
 
   __device__ void locate() {
     const int at = op.slice(phase.pass) * Op::kRowBytes + op.lane % kLanes * 16;
+    tile = phase.batch;
+    left = tile < op.tiles ? min(Op::kTilesABatch, op.tiles - tile) : 0x7FFFFFFF;
     words_left = (op.row_bytes - at) / 4;
     from = reinterpret_cast<const char*>(op.w) + at +
         static_cast<i64>(op.first_column(tile) + op.lane / kLanes) * op.row_bytes;
   }
 
   __device__ void fetch() {
-    if (tile < op.tiles) {
-      if (whole && op.first_column(tile) + kTile <= op.n) {
-        fetch_units();
-      } else {
-        fetch_words();
-      }
-      from += tile_step;
-      if (++tile == min(phase.batch + Op::kTilesABatch, op.tiles)) {
-        phase.advance(op.passes);
-        tile = phase.batch;
-        locate();
-      }
+    if (tile < plain) {
+      fetch_units();
+    } else if (tile < op.tiles) {
+      fetch_words();
+    }
+    from += tile_step;
+    ++tile;
+    if (--left == 0) {
+      phase.advance(op.passes);
+      locate();
     }
     copy_async_commit(); // an empty group too: the waits count groups
     to = to == last ? first : to + Op::kChunkBytes;
@@ -80,7 +82,7 @@ struct WeightStream {
       if (4 * c < words_left) {
 #pragma unroll
         for (int r = 0; r < kTile; r += kRowsAtOnce) {
-          copy_async_16(to + r * Op::kPitch + c * 16, from + static_cast<i64>(r / kRowsAtOnce) * rows_step + c * 16);
+          copy_async_16(to + r * Op::kPitch + c * 16, from + static_cast<u64>(rows_step) * (r / kRowsAtOnce) + c * 16);
         }
       } else {
         clear(c * 16);
@@ -94,7 +96,7 @@ struct WeightStream {
 #pragma unroll 1
     for (int r = 0; r < kTile; r += kRowsAtOnce) {
       const i64 past = max(column + r - (op.n - 1), 0);
-      const char* row = from + static_cast<i64>(r / kRowsAtOnce) * rows_step - past * op.row_bytes;
+      const char* row = from + static_cast<u64>(rows_step) * (r / kRowsAtOnce) - past * op.row_bytes;
 #pragma unroll 1
       for (int i = 0; i < kUnits / kLanes * 4; ++i) {
         const int at = i / 4 * kLanes * 4 + i % 4; // in words
@@ -134,10 +136,12 @@ struct ScaleStream {
   static constexpr int kTile = Op::L::kTile, kPlanes = Op::L::kPlanes;
   static constexpr int kTogether = Op::kThreads / (kPlanes * kTile * kUnits);
   static_assert(kTogether * kPlanes * kTile * kUnits == Op::kThreads, "whole tiles at a time");
+  static constexpr u32 kTileBytes = sizeof(Op::Shared::scale[0][0]), kBufferBytes = sizeof(Op::Shared::scale[0]);
   const Op& op;
   Phase<Op::kTilesABatch> phase;
-  int buffer = 0;
   const int tile, plane, column, unit;
+  u32 to;
+  const u32 first, last;
   const bool whole;
 
   __device__ explicit ScaleStream(const Op& op)
@@ -146,8 +150,11 @@ struct ScaleStream {
         plane(threadIdx.x / (kTile * kUnits) % kPlanes),
         column(threadIdx.x / kUnits % kTile),
         unit(threadIdx.x % kUnits),
-        whole(op.groups % kInUnit == 0 && is_aligned(op.scales, 16) &&
-              (kPlanes == 1 || is_aligned(op.biases, 16))) {}
+        first(shared_address(&op.shared.scale[0][0][plane][column][unit * kInUnit]) + tile * kTileBytes),
+        last(first + (Op::kScaleRing - 1) * kBufferBytes),
+        whole(op.groups % kInUnit == 0 && is_aligned(op.scales, 16) && (kPlanes == 1 || is_aligned(op.biases, 16))) {
+    to = first;
+  }
 
   __device__ void fetch() {
     if (phase.batch < op.tiles) {
@@ -158,21 +165,37 @@ struct ScaleStream {
         from = plane ? op.biases : op.scales;
       }
       if (g0 < op.groups) {
-        for (int i = tile; i < count; i += kTogether) {
-          Scale* to = &op.shared.scale[buffer][i][plane][column][unit * kInUnit];
-          const int n = min(op.first_column(phase.batch + i) + column, op.n - 1);
-          const Scale* at = from + g0 + static_cast<i64>(n) * op.groups;
-          if (whole) {
-            copy_async_16(shared_address(to), at);
-          } else {
-            for (int q = 0; q < kInUnit; ++q) {
-              to[q] = g0 + q < op.groups ? at[q] : Scale{};
-            }
-          }
+        if (whole) {
+          fetch_units(from + g0, count);
+        } else {
+          fetch_each(from, g0, count);
         }
       }
       phase.advance(op.passes);
-      buffer = buffer + 1 == Op::kScaleRing ? 0 : buffer + 1;
+      to = to == last ? first : to + kBufferBytes;
+    }
+  }
+
+  __device__ int row(int i) const { // of the weights; columns past N repeat the last one
+    return min(op.first_column(phase.batch + i) + column, op.n - 1);
+  }
+
+  __device__ void fetch_units(const Scale* from, int count) const {
+    u32 tile_to = to;
+    for (int i = tile; i < count; i += kTogether) {
+      copy_async_16(tile_to, from + static_cast<i64>(row(i)) * op.groups);
+      tile_to += kTogether * kTileBytes;
+    }
+  }
+
+  __device__ void fetch_each(const Scale* from, int g0, int count) const {
+#pragma unroll 1
+    for (int i = tile; i < count; i += kTogether) {
+      Scale* each = op.shared.scale[(to - first) / kBufferBytes][i][plane][column];
+#pragma unroll 1
+      for (int q = g0; q < g0 + kInUnit; ++q) {
+        each[unit * kInUnit + q - g0] = q < op.groups ? from[q + static_cast<i64>(row(i)) * op.groups] : Scale{};
+      }
     }
   }
 };
