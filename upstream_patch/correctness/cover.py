@@ -62,23 +62,23 @@ _DTYPES: tuple[DType, ...] = ("bf16", "f16")
 
 @dataclass(frozen=True)
 class Picks:
-    """What one kind of device launches: its table, with the long rings or without."""
+    """What one kind of device launches for blocks of at least so many tiles."""
 
     name: str
     device: DeviceClass
-    deep: bool
+    tiles: int
 
     def tuning(self, m: int, warps: int, form: Format) -> SmallM | None:
-        return self.device.tuning(8 if m <= 8 else 16, warps, form, self.deep)
+        return self.device.tuning(8 if m <= 8 else 16, warps, form, self.tiles)
 
 
 def all_picks() -> tuple[Picks, ...]:
     """Every different tuning table, on the device of least shared memory that has it."""
     found: dict[tuple[int, str], Picks] = {}
     for device in DEVICE_CLASSES.values():
-        for deep in (False, True):
-            table = repr((device.picks, device.deep if deep else {}))
-            found.setdefault((device.shared_per_block, table), Picks(device.name + " deep" * deep, device, deep))
+        for tiles in device.levels:
+            table = repr((device.picks, device.narrow, tiles))
+            found.setdefault((device.shared_per_block, table), Picks(f"{device.name} {tiles}", device, tiles))
     return tuple(found.values())
 
 
@@ -206,8 +206,8 @@ def device_launches() -> list[SimCase]:
     for number, (capability, device) in enumerate(DEVICE_CLASSES.items()):
         problem = Problem(m=(7, 16, 24)[number % 3], n=2064, k=4096, dtype=_DTYPES[number // 2 % 2])
         launch = small_m_launch(problem.m, problem.n, problem.k, device, _MULTIPROCESSORS[capability])
-        shallow = device.tuning(launch.tuning.rows, launch.tuning.warps, USUAL, deep=False)
-        picks = Picks(device.name, device, launch.tuning != shallow)
+        tiles = -(-problem.n // TILE) // launch.blocks
+        picks = Picks(device.name, device, tiles)
         cases.append(_fixed(number, picks, launch.tuning.warps, problem, launch.blocks, Placement(at_end=True)))
     return cases
 

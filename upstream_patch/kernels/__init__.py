@@ -149,10 +149,9 @@ def variants(arch: str | None = None, formats: Sequence[Format] = FORMATS) -> tu
     for device in DEVICE_CLASSES.values():
         if arch not in (None, device.name):
             continue
-        for form, k, rows, deep in product(formats, (1, 2048, 4096), (8, 16), (False, True)):
-            tuning = device.tuning(rows, device.warps(k, form), form, deep)
-            assert tuning is not None
-            found.add(tuning)
+        for form, k, rows in product(formats, (1, 2048, 4096), (8, 16)):
+            tunings = (device.tuning(rows, device.warps(k, form), form, tiles) for tiles in device.levels)
+            found.update(tuning for tuning in tunings if tuning is not None)
     ordered = sorted(found, key=lambda t: (t.format, t.rows, t.warps, t.stages, t.tiles))
     return tuple(Variant(dtype, tuning) for dtype in CTYPE for tuning in ordered)
 
