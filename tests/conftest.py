@@ -7,10 +7,17 @@ With ``UPSTREAM_PATCH_STRICT=1``, which ``.ci/run`` sets, a test that needs only
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from upstream_patch.correctness import Case
+from upstream_patch.correctness.cases import DTYPES, LAYOUTS
+from upstream_patch.kernels.tuning import FORMATS, MAX_ROWS
+from upstream_patch.problem import Problem
+from upstream_patch.reference import distributions
 
 STRICT = "UPSTREAM_PATCH_STRICT"
 INSTALLABLE = (
@@ -22,6 +29,31 @@ INSTALLABLE = (
 def root() -> Path:
     """The repository."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def draw_case() -> Callable[..., Case]:
+    """``draw_case(data, most_n, most_k)``: any problem that our kernel takes, of any data and row-contiguous form."""
+    st = pytest.importorskip("hypothesis.strategies")
+
+    def draw(data: Any, most_n: int, most_k: int) -> Case:
+        form = data.draw(st.sampled_from(FORMATS), label="format")
+        problem = Problem(
+            m=data.draw(st.integers(1, MAX_ROWS), label="m"),
+            n=data.draw(st.integers(1, most_n), label="n"),
+            k=form.group * data.draw(st.integers(1, most_k // form.group), label="groups"),
+            bits=form.bits,
+            group_size=form.group,
+            mode=form.mode,
+            dtype=data.draw(st.sampled_from(DTYPES), label="dtype"),
+            layout=data.draw(st.sampled_from(LAYOUTS), label="layout"),
+            batch=data.draw(st.sampled_from((1, 1, 1, 2, 5)), label="batch"),
+        )
+        distribution = data.draw(st.sampled_from(distributions(form.mode)), label="distribution")
+        memory = data.draw(st.sampled_from(("plain", "margins", "odd_offset") if problem.batch == 1 else ("plain",)))
+        return Case("random", problem, distribution, memory, seed=data.draw(st.integers(0, 99), label="seed"))
+
+    return draw
 
 
 def _missing_cuda() -> str | None:

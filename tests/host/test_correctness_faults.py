@@ -9,11 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from upstream_patch.correctness import Answer, Case, answer, complaints, matrix, run_case, run_cases
-from upstream_patch.correctness.cases import DISTINCT_ROWS, repeats_of
-from upstream_patch.kernels.tuning import FORMATS
-from upstream_patch.problem import DType, Problem
-from upstream_patch.reference import DISTRIBUTIONS, F64, Distribution, Inputs, make_inputs, pack, round_to
+from upstream_patch.correctness import Answer, Case, answer, complaints, run_case, run_cases
+from upstream_patch.correctness.cases import DISTINCT_ROWS
+from upstream_patch.problem import DType, Layout, Problem
+from upstream_patch.reference import (
+    DISTRIBUTIONS,
+    F64,
+    Distribution,
+    Inputs,
+    make_inputs,
+    pack,
+    round_to,
+)
 from upstream_patch.reference import from_bits as values_of
 
 Array = np.ndarray[Any, Any]
@@ -29,9 +36,11 @@ def bits_of(values: F64, dtype: DType) -> Array:
 
 def fp32_kernel(inputs: Inputs) -> F64:
     """A right kernel: fp32 weights and sums, every row by itself. [M, N], not yet rounded to the dtype."""
-    weights = inputs.weights().astype(np.float32)
+    p = inputs.problem
+    weights = inputs.weights().astype(np.float32).reshape(p.batch, p.n, p.k)
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.stack([(weights * row).sum(axis=1, dtype=np.float32) for row in inputs.x]).astype(np.float64)
+        rows = [(weights[i // p.m] * row).sum(axis=1, dtype=np.float32) for i, row in enumerate(inputs.x)]
+    return np.stack(rows).astype(np.float64)
 
 
 @dataclass
@@ -73,8 +82,7 @@ class NumpyArms:
         return [self._call(prepared, fill) for fill in fills]
 
     def ours_rows(self, prepared: Inputs, rows: int) -> list[Array]:
-        problem = prepared.problem.model_copy(update={"m": 1})
-        return [self._call(replace(prepared, x=prepared.x[m : m + 1], problem=problem), None) for m in range(rows)]
+        return [self._call(prepared.row(m), None) for m in range(rows)]
 
 
 SMALL = Case("small", Problem(m=5, n=33, k=192))
@@ -91,6 +99,17 @@ def test_a_right_kernel_passes(distribution: Distribution, dtype: DType) -> None
     for m, n, k in ((1, 1, 64), (16, 129, 1024)):
         case = Case("right", Problem(m=m, n=n, k=k, dtype=dtype), distribution)
         assert lines(case, NumpyArms()) == ""
+
+
+@pytest.mark.parametrize("layout", ["mk", "1mk", "b1k"])
+def test_a_right_kernel_passes_on_a_batch_of_weights(layout: Layout) -> None:
+    assert lines(Case("right", Problem(m=9, n=33, k=320, batch=3, layout=layout)), NumpyArms()) == ""
+
+
+def test_a_row_that_depends_on_its_batch_is_found_in_any_entry() -> None:
+    last = Case("right", Problem(m=3, n=33, k=320, batch=3))
+    arms = NumpyArms(on_output=lambda y, call: y * np.where(np.arange(len(y)) == 8, 1 + 2.0**-9, 1)[:, None])
+    assert "differs from the same row alone" in lines(last, arms)
 
 
 def flip_nibble(inputs: Inputs) -> Inputs:
@@ -243,30 +262,6 @@ def test_progress_counts_every_case() -> None:
     seen: list[tuple[int, int]] = []
     run_cases([SMALL, SMALL], NumpyArms(), lambda done, total, name: seen.append((done, total)))
     assert seen == [(0, 2), (1, 2), (2, 2)]
-
-
-def test_the_matrix_covers_what_it_must() -> None:
-    cases = matrix()
-    ours = [case for case in cases if case.route == "small_m"]
-    seen = {(c.problem.m, c.problem.dtype, c.problem.layout) for c in ours}
-    assert len({case.id for case in cases}) == len(cases) < 1200
-    assert seen >= {(m, d, la) for m in range(1, 17) for d in ("bf16", "f16") for la in ("mk", "1mk", "b1k")}
-    assert {c.problem.n for c in ours} >= {1, 7, 15, 16, 17, 33, 127, 128, 129, 1000}
-    assert {c.problem.k for c in ours} >= {64, 128, 192, 320, 576, 1024, 4096, 4160, 14336}
-    hot = [make_inputs(c.problem, c.seed, "one_hot").x for c in ours if c.name == "lane_ownership"]
-    many = {c.problem.m for c in ours if repeats_of(c.label) == 50}
-    assert many == {1, 2, 8, 16} and {repeats_of(c.label) for c in cases} == {20, 50}
-    assert set(np.concatenate(hot).argmax(axis=1)) == set(range(128))
-    assert all(c.problem.dtype != "f32" for c in ours)
-    formats = {(c.problem.bits, c.problem.group_size, c.problem.m, c.name) for c in ours}
-    assert formats >= {(*form, m, "formats") for form in FORMATS for m in range(1, 17)}
-    odd = [c for c in ours if c.problem.group_size == 32 and c.problem.k % 64]
-    assert len({c.problem.bits for c in odd}) == 6
-
-
-def test_the_full_matrix_is_the_whole_cross_of_the_formats() -> None:
-    cases = [case for case in matrix(full=True) if case.name == "formats"]
-    assert len(cases) == 18 * 16 * 2 * 3 * 7 == len({case.id for case in cases}) > 5000
 
 
 def test_from_bits_is_what_the_arms_store() -> None:

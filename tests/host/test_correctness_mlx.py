@@ -26,8 +26,9 @@ from upstream_patch.correctness import (
 from upstream_patch.correctness.cases import FORMS, LAYOUTS, Form
 from upstream_patch.correctness.forms import Bits, Operands, one_row, operands, output_bits, with_margins
 from upstream_patch.errors import MissingTool
-from upstream_patch.problem import DType, Layout, Problem
-from upstream_patch.reference import from_bits, make_inputs
+from upstream_patch.floating import ELEMENTS, SCALES
+from upstream_patch.problem import DType, Layout, Mode, Problem
+from upstream_patch.reference import from_bits, make_inputs, unpack
 
 mx: Any = pytest.importorskip("mlx.core")
 
@@ -107,9 +108,10 @@ def test_every_form_holds_the_same_numbers(form: Form) -> None:
     given = operands(case, inputs)
     x = np.array(given.x.astype(mx.float32)).reshape(-1, 192)
     np.testing.assert_array_equal(x[:4], inputs.x)
-    np.testing.assert_array_equal(np.array(given.w).reshape(inputs.packed.shape), inputs.packed)
-    for array, wanted in ((given.scales, inputs.scales), (given.biases, inputs.biases)):
-        np.testing.assert_array_equal(np.array(array.astype(mx.float32)).reshape(wanted.shape), wanted)
+    arrays = [given.w, *(array.astype(mx.float32) for array in (given.scales, given.biases))]
+    for array, wanted in zip(arrays, (inputs.packed, inputs.scales, inputs.biases), strict=True):
+        rows, columns = wanted.shape
+        np.testing.assert_array_equal(np.array(array).reshape(-1, columns)[:rows], wanted)
     row = one_row(given, inputs, 2)
     np.testing.assert_array_equal(np.array(row.x.astype(mx.float32)).reshape(-1, 192)[0], inputs.x[2])
 
@@ -125,12 +127,12 @@ def test_every_quantization_of_the_matrix_has_a_right_reference() -> None:
     seen = set()
     for case in matrix():
         p = case.problem
-        key = (p.bits, p.group_size, p.dtype, case.form)
+        key = (p.bits, p.group_size, p.mode, p.dtype, case.form, p.batch > 1 and p.layout)
         if key in seen or p.m > 1000:
             continue
         seen.add(key)
         assert complaints(run_case(replace(case, route="other"), StockTwice(), repeats=1), 1) == []
-    assert len(seen) > 25
+    assert len(seen) > 100
 
 
 def test_both_arms_refusing_alike_is_no_answer() -> None:
@@ -178,7 +180,7 @@ class Ops:
     stock_quantized_matmul = staticmethod(mx.quantized_matmul)
 
     def route_of(self, problem: Problem) -> str:
-        fits = problem.m <= 16 and problem.dtype != "f32"
+        fits = problem.m <= 32 and problem.dtype != "f32"
         return "small_m" if fits else "stock"
 
     def kernel_symbol(self, problem: Problem) -> str:
@@ -196,30 +198,40 @@ class Ops:
         *,
         group_size: int = 64,
         bits: int = 4,
+        mode: Mode = "affine",
         init_value: float | None = None,
     ) -> Any:
         self.fills.append(init_value)
-        exact = [a.astype(mx.float32) for a in (x, scales, biases)]
-        weights = mx.dequantize(w, exact[1], exact[2], group_size=group_size, bits=bits)
-        rows = exact[0].reshape(-1, 1, x.shape[-1])
-        y = (rows * weights).sum(axis=-1).reshape(*x.shape[:-1], w.shape[0]).astype(x.dtype)
+        exact = x.astype(mx.float32)
+        if mode == "affine":
+            scales, biases = (array.astype(mx.float32) for array in (scales, biases))
+            weights = mx.dequantize(w, scales, biases, group_size=group_size, bits=bits)
+        else:
+            # mlx's own needs an even number of groups, and takes E8M0's NaN for 2^128
+            q = unpack(np.array(w).reshape(-1, w.shape[-1]), bits)
+            groups = SCALES[mode][np.array(scales).reshape(-1, scales.shape[-1])]
+            values = ELEMENTS[mode][q] * np.repeat(groups, group_size, axis=1)
+            weights = mx.array(values.astype(np.float32)).reshape(*w.shape[:-1], -1)
+        y = (exact[..., None, :] * weights[..., None, :, :]).sum(axis=-1).astype(x.dtype)
         if self.skip_last and init_value is not None:
             y[..., -1] = init_value
         return y
 
     def quantized_matmul(self, x: Any, w: Any, scales: Any, biases: Any, **keywords: Any) -> Any:
-        plain = w.ndim == 2 and keywords["transpose"] and x.dtype != mx.float32 and x.size // x.shape[-1] <= 16
-        if plain:
-            return self.small_m_call(x, w, scales, biases, group_size=keywords["group_size"], bits=keywords["bits"])
-        return mx.quantized_matmul(x, w, scales, biases, **keywords)
+        rows = x.size // x.shape[-1] // (w.shape[0] if w.ndim == 3 else 1)
+        transpose = keywords.pop("transpose")
+        if transpose and x.dtype != mx.float32 and rows <= 32:
+            return self.small_m_call(x, w, scales, biases, **keywords)
+        return mx.quantized_matmul(x, w, scales, biases, transpose=transpose, **keywords)
 
 
 def one_of_each() -> list[Case]:
-    """The smallest case of every name, form, distribution, layout and dtype of the matrix."""
+    """The smallest case of every name, form, mode, distribution, layout and dtype of the matrix."""
     kinds: dict[tuple[str, ...], Case] = {}
     for case in sorted(matrix(), key=lambda c: c.problem.m * c.problem.n * c.problem.k, reverse=True):
         if case.problem.m < 1000:
-            kinds[case.name, case.form, case.distribution, case.problem.layout, case.problem.dtype] = case
+            p = case.problem
+            kinds[case.name, case.form, p.mode, case.distribution, p.layout, p.dtype, str(p.batch > 1)] = case
     return list(kinds.values())
 
 

@@ -13,7 +13,7 @@ import pytest
 mx = pytest.importorskip("mlx.core", reason="needs MLX: pip install 'mlx[cpu]'")
 import upstream_patch  # noqa: E402
 from upstream_patch import ops  # noqa: E402
-from upstream_patch.kernels.tuning import FORMATS  # noqa: E402
+from upstream_patch.kernels.tuning import AFFINE  # noqa: E402
 
 
 class Cuda:
@@ -22,11 +22,11 @@ class Cuda:
     def __init__(self) -> None:
         self.launches: list[dict[str, Any]] = []
 
-    def compiled(self, variant: Any) -> Any:
+    def compiled(self, variant: Any, batch: bool) -> Any:
         def kernel(stream: Any = None, **arguments: Any) -> list[Any]:
             if stream is not None and stream != mx.gpu:
                 raise ValueError("[custom_kernel] Only supports the GPU.")
-            self.launches.append({"variant": variant, **arguments})
+            self.launches.append({"variant": variant, "batch": batch, **arguments})
             pairs = zip(arguments["output_shapes"], arguments["output_dtypes"], strict=True)
             return [mx.zeros(shape, dtype) for shape, dtype in pairs]
 
@@ -45,6 +45,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
 
 
 def weights(n: int, k: int, dtype: Any = None, bits: int = 4, group_size: int = 64) -> tuple[Any, Any, Any]:
+    """Affine ones."""
     packed, scales, biases = mx.quantize(mx.random.normal((n, k), key=mx.random.key(n)), group_size, bits)
     return packed, scales.astype(dtype or mx.bfloat16), biases.astype(dtype or mx.bfloat16)
 
@@ -54,7 +55,7 @@ def x_of(*shape: int, dtype: Any = None) -> Any:
 
 
 @pytest.mark.parametrize(
-    "shape", [(512,), (1, 512), (16, 512), (1, 16, 512), (16, 1, 512), (2, 8, 512), (2, 2, 2, 512)]
+    "shape", [(512,), (1, 512), (32, 512), (1, 32, 512), (32, 1, 512), (2, 8, 512), (2, 2, 2, 512)]
 )
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_rows_over_all_leading_axes_take_the_kernel(cuda: Cuda, shape: tuple[int, ...], dtype: str) -> None:
@@ -64,14 +65,16 @@ def test_rows_over_all_leading_axes_take_the_kernel(cuda: Cuda, shape: tuple[int
     assert y.dtype == kind
     (launch,) = cuda.launches
     assert launch["grid"][0] == 3 * launch["threadgroup"][0], "three tiles of 16 columns"
+    assert launch["grid"][1:] == (2 if 32 in shape else 1, 1), "blocks of 16 rows"
+    assert not launch["batch"]
 
 
-@pytest.mark.parametrize(("bits", "group_size"), FORMATS)
-def test_every_width_and_group_size_runs_its_own_kernel(cuda: Cuda, bits: int, group_size: int) -> None:
+@pytest.mark.parametrize(("bits", "group_size", "mode"), AFFINE)
+def test_every_width_and_group_size_runs_its_own_kernel(cuda: Cuda, bits: int, group_size: int, mode: str) -> None:
     given = weights(48, 512, bits=bits, group_size=group_size)
     upstream_patch.quantized_matmul(x_of(4, 512), *given, bits=bits, group_size=group_size)
     (launch,) = cuda.launches
-    assert (launch["variant"].tuning.bits, launch["variant"].tuning.group) == (bits, group_size)
+    assert launch["variant"].tuning.format == (bits, group_size, mode)
 
 
 def test_defaults_and_explicit_arguments_are_the_same(cuda: Cuda) -> None:
@@ -85,14 +88,14 @@ def test_defaults_and_explicit_arguments_are_the_same(cuda: Cuda) -> None:
 @pytest.mark.parametrize(
     ("x", "given", "more"),
     [
-        (x_of(17, 512), weights(48, 512), {}),
+        (x_of(33, 512), weights(48, 512), {}),
         (x_of(4, 512, dtype=mx.float32), weights(48, 512, mx.float32), {}),
         (x_of(4, 512, dtype=mx.float16), weights(48, 512, mx.bfloat16), {}),
         (x_of(4, 48), weights(48, 512), {"transpose": False}),
         (x_of(0, 512), weights(48, 512), {}),
         (x_of(4, 512), weights(48, 512), {"stream": mx.cpu}),
     ],
-    ids=["17 rows", "float32", "mixed dtypes", "not transposed", "no rows", "on the CPU"],
+    ids=["33 rows", "float32", "mixed dtypes", "not transposed", "no rows", "on the CPU"],
 )
 def test_what_the_kernel_does_not_take_goes_to_mlx(cuda: Cuda, x: Any, given: Any, more: dict[str, Any]) -> None:
     y = upstream_patch.quantized_matmul(x, *given, **more)
@@ -101,12 +104,6 @@ def test_what_the_kernel_does_not_take_goes_to_mlx(cuda: Cuda, x: Any, given: An
     assert y.shape == wanted.shape
     if y.size:  # MLX's CPU backend divides by zero when it evaluates an empty product
         assert mx.array_equal(y, wanted, equal_nan=True)
-
-
-def test_batched_weights_go_to_mlx(cuda: Cuda) -> None:
-    batched = [mx.stack([part, part]) for part in weights(48, 512)]
-    assert upstream_patch.quantized_matmul(x_of(2, 4, 512), *batched).shape == (2, 4, 48)
-    assert not cuda.launches
 
 
 def test_a_wide_decode_batch_is_folded_for_stock(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,10 +115,10 @@ def test_a_wide_decode_batch_is_folded_for_stock(cuda: Cuda, monkeypatch: pytest
 
     real = ops.stock_quantized_matmul
     monkeypatch.setattr(ops, "stock_quantized_matmul", stock)
-    x, given = x_of(32, 1, 512), weights(128, 512)
+    x, given = x_of(64, 1, 512), weights(128, 512)
     y = upstream_patch.quantized_matmul(x, *given)
-    assert seen == [(32, 512)]
-    assert y.shape == (32, 1, 128)
+    assert seen == [(64, 512)]
+    assert y.shape == (64, 1, 128)
     assert mx.allclose(y, real(x, *given), atol=0.1)
 
 
@@ -201,7 +198,7 @@ def test_what_the_launch_refuses_on_a_gpu_is_not_hidden(cuda: Cuda, monkeypatch:
     def refuse(**_: Any) -> Any:
         raise ValueError("a fault of ours")
 
-    monkeypatch.setattr(ops, "_compiled", lambda variant: refuse)
+    monkeypatch.setattr(ops, "_compiled", lambda variant, batch: refuse)
     monkeypatch.setattr(ops, "_on_gpu", lambda stream: True)
     with pytest.raises(ValueError, match="a fault of ours"):
         upstream_patch.quantized_matmul(x_of(4, 512), *weights(48, 512))
@@ -218,7 +215,7 @@ def test_what_only_looks_like_an_array_is_refused_by_mlx(cuda: Cuda, monkeypatch
         assert not all(isinstance(each, mx.array) for each in inputs)
         raise TypeError("incompatible function arguments")
 
-    monkeypatch.setattr(ops, "_compiled", lambda variant: typed)
+    monkeypatch.setattr(ops, "_compiled", lambda variant, batch: typed)
     x: Any = SimpleNamespace(shape=(4, 512), dtype=mx.bfloat16)
     with pytest.raises(TypeError, match="quantized_matmul"):
         upstream_patch.quantized_matmul(x, *weights(48, 512))
@@ -227,7 +224,7 @@ def test_what_only_looks_like_an_array_is_refused_by_mlx(cuda: Cuda, monkeypatch
 def test_the_folded_route_keeps_shapeless_compilation(cuda: Cuda) -> None:
     given = weights(128, 512)
     compiled = mx.compile(lambda x: upstream_patch.quantized_matmul(x, *given), shapeless=True)
-    for rows in (32, 40):
+    for rows in (64, 80):
         x = x_of(rows, 1, 512)
         mx.eval(x, *given)
         assert compiled(x).shape == (rows, 1, 128)
@@ -244,7 +241,7 @@ def test_plans_are_bounded(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_kernel_hook_refuses_what_the_kernel_does_not_take(cuda: Cuda) -> None:
     with pytest.raises(ValueError, match="does not take"):
-        ops.small_m_call(x_of(17, 512), *weights(48, 512))
+        ops.small_m_call(x_of(33, 512), *weights(48, 512))
     ops.small_m_call(x_of(4, 512), *weights(48, 512), init_value=1.0)
     assert cuda.launches[0]["init_value"] == 1.0
 

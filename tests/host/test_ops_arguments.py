@@ -35,7 +35,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return [mx.zeros(arguments["output_shapes"][0], arguments["output_dtypes"][0])]
 
     monkeypatch.setattr(ops, "_device", lambda: ((9, 0), 132))
-    monkeypatch.setattr(ops, "_compiled", lambda variant: kernel)
+    monkeypatch.setattr(ops, "_compiled", lambda variant, batch: kernel)
     monkeypatch.setattr(ops, "_plans", {})
     monkeypatch.setattr(ops, "_latest", {})
     usual: list[dict[str, Any]] = [{}, {"bits": 4}, {"group_size": 64}, {"bits": 4, "group_size": 64}]

@@ -41,6 +41,7 @@ def test_the_cover_has_every_instance_and_every_pair() -> None:
     odd = [case for case in cases if case.problem.group_size == 32 and case.problem.k % 64]
     assert len(odd) > 100
     assert {case.problem.k % 64 for case in cases if case.problem.group_size == 16} == {0, 16, 32, 48}
+    assert {c.placement.offsets[2] % 2 for c in cases if c.problem.mode != "affine"} == {0, 1}
 
 
 @pytest.mark.needs_simulator

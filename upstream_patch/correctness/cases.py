@@ -202,11 +202,12 @@ def _formats(full: bool) -> Iterator[Case]:
 
 def _batches(full: bool) -> Iterator[Case]:
     """A batch of weights: of the usual format every row count, dtype and layout; of each other one, or all as well."""
-    rows, shapes = (1, 2, 7, 8, 9, 16, 17, 32), ((65, 576), (16, 1024), (130, 320))
+    rows, shapes = (1, 2, 7, 8, 9, 16, 17, 32), ((65, 640), (16, 1024), (130, 384))
     for number, (form, m, dtype, layout) in enumerate(product(FORMATS, rows, DTYPES, LAYOUTS)):
         turn = FORMATS.index(form)
         if full or number % 48 == turn * 19 % 48 or (form == USUAL and m in (1, 8, 17, 32)):
             n, k = shapes[(number + number // 3) % 3]
+            k += number * form.group % 64
             yield Case("weight_batch", _problem(form, m, n, k, dtype, layout, 2 + number % 4))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import ceil
 
 from upstream_patch.correctness.pairwise import pairwise, uncovered
 from upstream_patch.correctness.schedule import FILLS, Schedule
@@ -172,7 +173,7 @@ def cover(count: int = CASES, seed: int = SEED) -> list[SimCase]:
             problem=problem,
             blocks=min(_BLOCKS[row[4]] or tiles, tiles),
             distribution=of_mode[row[5] % len(of_mode)],
-            placement=_PLACEMENTS[row[6]],
+            placement=_PLACEMENTS[row[6]].for_mode(mode),
             order=ORDERS[row[7]],
             other_order=ORDERS[(row[7] + 1 + row[8]) % len(ORDERS)],
             sums=SUMS[row[9]],
@@ -200,15 +201,21 @@ def _fixed(number: int, picks: Picks, warps: int, problem: Problem, blocks: int,
     )
 
 
+def launched(number: int, capability: tuple[int, int], problem: Problem, placement: Placement) -> SimCase:
+    """As the host code launches it on a card of that class: its own tuning and grid."""
+    device, form = DEVICE_CLASSES[capability], format_of(problem)
+    sizes = problem.m, problem.n, problem.k, device, _MULTIPROCESSORS[capability]
+    launch = small_m_launch(*sizes, form, problem.batch)
+    picks = Picks(device.name, device, ceil(problem.n / TILE / launch.blocks))
+    return _fixed(number, picks, launch.tuning.warps, problem, launch.blocks, placement)
+
+
 def device_launches() -> list[SimCase]:
-    """One launch as the host code of each device class makes it: its own tuning and grid, 2,064 x 4,096 weights."""
+    """One of each device class, 2,064 x 4,096 weights."""
     cases = []
-    for number, (capability, device) in enumerate(DEVICE_CLASSES.items()):
+    for number, capability in enumerate(DEVICE_CLASSES):
         problem = Problem(m=(7, 16, 24)[number % 3], n=2064, k=4096, dtype=_DTYPES[number // 2 % 2])
-        launch = small_m_launch(problem.m, problem.n, problem.k, device, _MULTIPROCESSORS[capability])
-        tiles = -(-problem.n // TILE) // launch.blocks
-        picks = Picks(device.name, device, tiles)
-        cases.append(_fixed(number, picks, launch.tuning.warps, problem, launch.blocks, Placement(at_end=True)))
+        cases.append(launched(number, capability, problem, Placement(at_end=True)))
     return cases
 
 

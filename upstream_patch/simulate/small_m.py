@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from upstream_patch.errors import UserError
 from upstream_patch.kernels import Variant
 from upstream_patch.kernels.tuning import BLOCK_ROWS
-from upstream_patch.problem import DType
+from upstream_patch.problem import DType, Mode
 from upstream_patch.reference import F64, Inputs, from_bits, round_to
 from upstream_patch.simulate.api import CHECKS, Buffer, Check, Order, Run, Sums, run
 from upstream_patch.simulate.source import Kernel, small_m_kernel
@@ -35,6 +35,12 @@ class Placement:
 
     at_end: bool = False
     offsets: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    def for_mode(self, mode: Mode) -> Placement:
+        """Scales of one byte may lie at odd addresses: theirs, where it is no multiple of 16, becomes one less."""
+        x, w, scales, biases = self.offsets
+        odd = mode != "affine" and scales % 16 != 0
+        return replace(self, offsets=(x, w, scales - 1, biases)) if odd else self
 
 
 def excused_lines(kernel: Kernel) -> tuple[int, ...]:
