@@ -51,6 +51,8 @@ VERBS = (
     Verb("readme", ("readme",), "Fill README's table from the facts.", ()),
     Verb("records", ("records", "verify"), "Check every record: form, hashes, rules.", ()),
     Verb("profile", ("profile",), "Profile stock and ours with Nsight Compute and record it."),
+    Verb("sanitize", ("sanitize",), "Run the kernel under compute-sanitizer and record it.", ("compile",)),
+    Verb("peers", ("peers",), "Time PyTorch's prepacked int4 against ours and record it.", ("compile",)),
 )
 
 

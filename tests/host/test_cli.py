@@ -11,7 +11,20 @@ from pathlib import Path
 
 import pytest
 
-VERBS = ("doctor", "build", "correctness", "bench", "profile", "records", "facts", "draft", "readme", "contribution")
+VERBS = (
+    "doctor",
+    "build",
+    "correctness",
+    "bench",
+    "profile",
+    "sanitize",
+    "peers",
+    "records",
+    "facts",
+    "draft",
+    "readme",
+    "contribution",
+)
 
 # Stands in for a machine without MLX: an import of it is an error, as where it is not installed.
 NO_MLX = """

@@ -13,7 +13,7 @@ import pytest
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"problem", "machine", "kernels", "errors", "files"}),
     frozenset({"reference", "routing"}),
-    frozenset({"ops", "compile", "simulate"}),
+    frozenset({"ops", "compile", "driver", "simulate"}),
     frozenset({"correctness", "records"}),
     frozenset({"measure", "series"}),
     frozenset({"draft", "github", "readme"}),

@@ -1,0 +1,227 @@
+"""The small-M kernel on buffers of exactly its operands' bytes, outside MLX: what compute-sanitizer watches.
+
+``python -m upstream_patch.correctness.exact FOLDER [PLANT]``, where FOLDER holds the cubins of ``units``. Without a
+plant it launches all ``cases``, checks each result against the fp64 reference and says how many there were; with one it
+makes the one broken launch of ``PLANTS``. MLX's allocator would round sizes up and hide reads past a buffer's end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upstream_patch.correctness.errors import check
+from upstream_patch.correctness.paths import Device
+from upstream_patch.driver import DriverError, Gpu, Kernel, Operands, small_m_call
+from upstream_patch.errors import UserError
+from upstream_patch.kernels import Variant, small_m_variant
+from upstream_patch.kernels.tuning import FORMATS, MAX_ROWS
+from upstream_patch.problem import DType, Problem
+from upstream_patch.records.schema import Sanitized, Tool
+from upstream_patch.reference import Inputs, from_bits, make_inputs
+from upstream_patch.simulate.mutations import PLANTS as SIMULATED
+from upstream_patch.simulate.small_m import FILE, to_bits
+from upstream_patch.simulate.source import small_m_kernel
+
+ROWS = tuple(m for m in (1, 7, 8, 16, 17) if m <= MAX_ROWS)
+DTYPES: tuple[DType, ...] = ("bf16", "f16")
+_OFF_TILE_N = (17, 65, 1, 40, 33)
+_OFF_SLICE_K = (320, 1088, 2112, 4160)
+"""For 4, 8 and 16 warps, and for 16 with a second pass over K; no multiple of the 256 that a warp holds."""
+_WHOLE_N, _WHOLE_K = (16, 80, 48), (1024, 2048, 3072, 5120)
+"""16-byte copies reach everything."""
+_UNALIGNED = (2, 4, 2, 2, 2)
+_UNTOUCHED = 0xFFFF
+"""What every output holds before: a NaN in both dtypes."""
+
+Name = Literal["x", "w", "scales", "biases", "out"]
+NAMES: tuple[Name, ...] = ("x", "w", "scales", "biases", "out")
+
+
+@dataclass(frozen=True)
+class ExactCase:
+    """One launch. ``one_block``: a single block works through all tiles, in several batches where N is large."""
+
+    problem: Problem
+    seed: int
+    offsets: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+    """Bytes past the start of their allocations, in the order of ``NAMES``; the allocation ends with the last byte."""
+    one_block: bool = False
+
+    def cut(self, device: Device) -> tuple[Variant, int]:
+        """The instance and its number of blocks."""
+        variant, blocks = small_m_variant(self.problem, *device)
+        return variant, 1 if self.one_block else blocks
+
+
+def cases() -> Iterator[ExactCase]:
+    """Every format with both dtypes and every M of ``ROWS``, on and off the kernel's tiles, aligned and not."""
+    for number, ((bits, group), dtype, m) in enumerate(product(FORMATS, DTYPES, ROWS)):
+        turn = number // len(ROWS) + (m > 8)  # M up to 8 shares an instance, so they share K
+        off_k = _OFF_SLICE_K[turn % 4]
+        off_k += {32: 32, 64: 0, 128: off_k % 128}[group]
+
+        def problem(n: int, k: int) -> Problem:
+            return Problem(m=m, n=n, k=k, bits=bits, group_size=group, dtype=dtype)  # noqa: B023 # called at once
+
+        off = problem(_OFF_TILE_N[number % 5], off_k)
+        yield ExactCase(off, number)
+        yield ExactCase(off, number, _UNALIGNED, one_block=True)
+        yield ExactCase(problem(_WHOLE_N[number % 3], _WHOLE_K[turn % 4]), number, one_block=number % 2 == 0)
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A fault that ``tool`` must report in words that hold ``says``."""
+
+    name: str
+    tool: Tool
+    says: str
+    short: Name | None = None
+    """This buffer ends one row too early (memcheck), or its last row is never written (initcheck)."""
+    edit: tuple[str, str] | None = None
+    """This piece of the kernel's file becomes that."""
+
+    def changed(self, variant: Variant) -> dict[str, str] | None:
+        """The kernel's changed file; None where only a buffer is at fault."""
+        return dict(small_m_kernel(variant).edited(self.name, FILE, *self.edit).files) if self.edit else None
+
+
+def _simulated(name: str) -> tuple[str, str]:
+    """A fault that the simulator plants too, so that both follow the kernel's text."""
+    (found,) = (plant for plant in SIMULATED if plant.name == name)
+    return found.old, found.new
+
+
+_BEFORE_SUMS = _simulated("a barrier of the block that one warp skips")[0]
+PLANTS = (
+    Plant("x_short", "memcheck", "Invalid __global__ read", "x"),
+    Plant("w_short", "memcheck", "Invalid __global__ read", "w"),
+    Plant("scales_short", "memcheck", "Invalid __global__ read", "scales"),
+    Plant("out_short", "memcheck", "Invalid __global__ write", "out"),
+    Plant("x_unwritten", "initcheck", "Uninitialized __global__ memory read", "x"),
+    Plant("w_unwritten", "initcheck", "Uninitialized __global__ memory read", "w"),
+    Plant("no_barrier_after_scales", "racecheck", "Race reported", edit=_simulated("a barrier of the block deleted")),
+    Plant("no_barrier_before_sums", "racecheck", "Race reported", edit=(_BEFORE_SUMS, "// the partial")),
+    # after it the block only stores and ends, so that the lane which goes on alone stops nobody
+    Plant("divergent_barrier", "synccheck", "Barrier error", edit=(_BEFORE_SUMS, f"if (lane) {_BEFORE_SUMS}")),
+)
+PLANTED_ON = ExactCase(Problem(m=7, n=40, k=320), seed=1)
+"""A tile a block, one pass over K, and scales that lanes store one by one."""
+
+
+def plant(name: str) -> Plant:
+    """Raises UserError that lists the known names."""
+    for each in PLANTS:
+        if each.name == name:
+            return each
+    raise UserError(f"there is no plant {name!r}; known: {', '.join(each.name for each in PLANTS)}")
+
+
+def launched(device: Device) -> list[Sanitized]:
+    """What a run without a plant launches, in order."""
+    found = []
+    for case in cases():
+        variant, blocks = case.cut(device)
+        found.append(Sanitized(problem=case.problem, kernel=variant.name, blocks=blocks, offsets=case.offsets))
+    return found
+
+
+def units(device: Device) -> dict[str, tuple[str, str]]:
+    """File name of a cubin -> the entry function's name and the translation unit it is compiled from."""
+    needed = {variant.name: variant for case in (*cases(), PLANTED_ON) for variant in [case.cut(device)[0]]}
+    found = {name: (name, variant.translation_unit()) for name, variant in needed.items()}
+    on = PLANTED_ON.cut(device)[0]
+    for each in PLANTS:
+        if each.edit:
+            found[f"{each.name}.{on.name}"] = (on.name, on.translation_unit(each.changed(on)))
+    return found
+
+
+class Runner:
+    """Launches cases with the cubins of one folder; a kernel is loaded once."""
+
+    def __init__(self, gpu: Gpu, folder: Path) -> None:
+        self._gpu = gpu
+        self._folder = folder
+        self._loaded: dict[str, Kernel] = {}
+
+    def run(self, case: ExactCase, fault: Plant | None = None) -> str | None:
+        """What is wrong with the result of one launch, or None. With a fault the result is not judged."""
+        variant, blocks = case.cut((self._gpu.capability, self._gpu.multiprocessors))
+        kernel = self._kernel(variant, f"{fault.name}.{variant.name}" if fault and fault.edit else variant.name)
+        inputs = make_inputs(case.problem, case.seed)
+        starts: list[int] = []
+        at: list[int] = []
+        arrays = _stored(inputs)
+        for name, array, offset in zip(NAMES, arrays, case.offsets, strict=True):
+            short = array[:-1] if fault and fault.short == name else array
+            held = array if fault and fault.tool == "initcheck" else short
+            starts.append(self._gpu.allocate(offset + held.nbytes))
+            at.append(starts[-1] + offset)
+            self._gpu.upload(at[-1], short)
+        self._gpu.launch(kernel, *small_m_call(case.problem, blocks, Operands(*at)))
+        self._gpu.wait()
+        out = arrays[-1]
+        if fault is None:
+            self._gpu.download(at[-1], out)
+        for start in starts:
+            self._gpu.free(start)
+        return None if fault else _wrong(inputs, out)
+
+    def _kernel(self, variant: Variant, file: str) -> Kernel:
+        if file not in self._loaded:
+            self._loaded[file] = self._gpu.load(variant, (self._folder / f"{file}.cubin").read_bytes())
+        return self._loaded[file]
+
+
+def _stored(inputs: Inputs) -> tuple[NDArray[np.generic], ...]:
+    """The operands' bits in the order of ``NAMES``; the output untouched."""
+    p = inputs.problem
+    x, scales, biases = (
+        to_bits(values.astype(np.float64), p.dtype) for values in (inputs.x, inputs.scales, inputs.biases)
+    )
+    return x, inputs.packed, scales, biases, np.full((p.m, p.n), _UNTOUCHED, np.uint16)
+
+
+def _wrong(inputs: Inputs, out: NDArray[np.generic]) -> str | None:
+    verdict = check(
+        inputs.problem,
+        from_bits(out.view(np.uint16), inputs.problem.dtype),
+        inputs.reference(),
+        None,
+        magnitude=inputs.magnitude(),
+        removed=inputs.removed(),
+        seed=inputs.seed,
+    )
+    return None if verdict.passed else verdict.bound
+
+
+def main(folder: Path, name: str | None = None) -> int:
+    """Prints one line that ``sanitize`` reads, after one for each wrong result. Returns the exit code."""
+    gpu = Gpu()
+    runner = Runner(gpu, folder)
+    if name is not None:
+        try:
+            runner.run(PLANTED_ON, plant(name))
+        except DriverError as error:  # memcheck ends the launch that it reports
+            print(error)
+        print(f"planted {name}: 1 launch")
+        return 0
+    wrong = [(case, why) for case in cases() if (why := runner.run(case)) is not None]
+    for case, why in wrong:
+        print(f"wrong: {case}: {why}")
+    print(f"launches: {len(list(cases()))}, wrong: {len(wrong)}")
+    gpu.close()  # what is still allocated now has leaked
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))
