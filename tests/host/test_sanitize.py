@@ -69,6 +69,14 @@ def test_every_tool_runs_and_must_find_its_plants(fake: Fake, tmp_path: Path) ->
     assert memcheck[memcheck.index("--leak-check") + 1] == "full"
 
 
+def test_a_log_keeps_names_of_files_and_no_folders(fake: Fake) -> None:
+    code, said = fake.answers["memcheck", "x_short"]
+    where = "=========     at load+0x70 in /opt/cuda-13.0/include/cuda_fp16.hpp:41:small_m<4/2>"
+    fake.answers["memcheck", "x_short"] = code, f"{where}\n{said}"
+    log = run(fake)[1]["memcheck.x_short.log"].decode()
+    assert log == f"=========     at load+0x70 in cuda_fp16.hpp:41:small_m<4/2>\n{said}"
+
+
 @pytest.mark.parametrize("tool", OPTIONS)
 def test_a_fault_of_the_kernel_is_kept_and_said(fake: Fake, tool: Tool) -> None:
     fake.answers[tool, ""] = sanitize.ERROR_EXIT, f"{COUNT}\n{FAULTY[tool]}\n"

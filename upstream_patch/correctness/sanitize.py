@@ -43,6 +43,8 @@ _ERRORS = re.compile(r"^========= ERROR SUMMARY: (\d+) errors?\r?$", re.MULTILIN
 _HAZARDS = re.compile(
     r"^========= RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)\r?$", re.MULTILINE
 )
+_FOLDERS_OF_A_FILE = re.compile(r"(?<![\w.<>-])/(?:[^/\s:]+/)+")
+"""Of a header that the compiler inlined: they are this machine's. The logs keep the file's name."""
 
 Runner = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 Progress = Callable[[int, int, str], None]
@@ -159,7 +161,7 @@ def sanitize(
                 said.append(answer)
                 if progress is not None:
                     progress(len(said), len(jobs), log_name(*job))
-    logs = {log_name(*job): text for job, (_, text) in zip(jobs, said, strict=True)}
+    logs = {log_name(*job): _FOLDERS_OF_A_FILE.sub("", text) for job, (_, text) in zip(jobs, said, strict=True)}
     if keep is not None:
         for name, text in logs.items():
             write_text(keep / name, text)
