@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.kernels import Variant
+from upstream_patch.kernels import Variant, small_m_variant
 from upstream_patch.problem import Problem
 
 _LIBRARY = "libcuda.so.1"
@@ -44,14 +44,20 @@ class Operands:
     out: int
 
 
-def small_m_call(problem: Problem, blocks: int, at: Operands) -> tuple[Grid, list[Any]]:
-    """The small-M kernel's grid and arguments, in the order of ``kernels.Variant.entry_function``; x is contiguous.
+def small_m_cut(problem: Problem, capability: tuple[int, int], multiprocessors: int) -> tuple[Variant, Grid]:
+    """The instance that a problem takes on a device, and its grid; the first axis shares the tiles of N."""
+    variant, blocks = small_m_variant(problem, capability, multiprocessors)
+    return variant, (blocks, 1, 1)
 
-    The one place that knows that order outside MLX.
+
+def small_m_arguments(problem: Problem, at: Operands) -> list[Any]:
+    """The small-M kernel's arguments in the order of ``kernels.Variant.entry_function``; x and out are contiguous.
+
+    The one place that knows that order outside MLX and the simulator.
     """
-    pointers = [ctypes.c_void_p(address) for address in (at.x, at.w, at.scales, at.biases, at.out)]
-    sizes = [ctypes.c_int(size) for size in (problem.m, problem.n, problem.k)]
-    return (blocks, 1, 1), [*pointers, *sizes]
+    pointers = (at.x, at.w, at.scales, at.biases, at.out)
+    sizes = (problem.m, problem.n, problem.k)
+    return [*map(ctypes.c_void_p, pointers), *map(ctypes.c_int, sizes)]
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from upstream_patch.correctness.errors import check
 from upstream_patch.correctness.paths import Device
-from upstream_patch.driver import DriverError, Gpu, Kernel, Operands, small_m_call
+from upstream_patch.driver import DriverError, Gpu, Grid, Kernel, Operands, small_m_arguments, small_m_cut
 from upstream_patch.errors import UserError
-from upstream_patch.kernels import Variant, small_m_variant
+from upstream_patch.kernels import Variant
 from upstream_patch.kernels.tuning import FORMATS, MAX_ROWS
 from upstream_patch.problem import DType, Problem
 from upstream_patch.records.schema import Sanitized, Tool
@@ -37,12 +37,10 @@ _OFF_SLICE_K = (320, 1088, 2112, 4160)
 """For 4, 8 and 16 warps, and for 16 with a second pass over K; no multiple of the 256 that a warp holds."""
 _WHOLE_N, _WHOLE_K = (16, 80, 48), (1024, 2048, 3072, 5120)
 """16-byte copies reach everything."""
-_UNALIGNED = (2, 4, 2, 2, 2)
 _UNTOUCHED = 0xFFFF
 """What every output holds before: a NaN in both dtypes."""
 
 Name = Literal["x", "w", "scales", "biases", "out"]
-NAMES: tuple[Name, ...] = ("x", "w", "scales", "biases", "out")
 
 
 @dataclass(frozen=True)
@@ -51,14 +49,14 @@ class ExactCase:
 
     problem: Problem
     seed: int
-    offsets: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
-    """Bytes past the start of their allocations, in the order of ``NAMES``; the allocation ends with the last byte."""
+    unaligned: bool = False
+    """Every operand lies one element past the start of its allocation; both end with the operand's last byte."""
     one_block: bool = False
 
-    def cut(self, device: Device) -> tuple[Variant, int]:
-        """The instance and its number of blocks."""
-        variant, blocks = small_m_variant(self.problem, *device)
-        return variant, 1 if self.one_block else blocks
+    def cut(self, device: Device) -> tuple[Variant, Grid]:
+        """The instance and its grid."""
+        variant, grid = small_m_cut(self.problem, *device)
+        return variant, (1, *grid[1:]) if self.one_block else grid
 
 
 def cases() -> Iterator[ExactCase]:
@@ -71,9 +69,9 @@ def cases() -> Iterator[ExactCase]:
         def problem(n: int, k: int) -> Problem:
             return Problem(m=m, n=n, k=k, bits=bits, group_size=group, dtype=dtype)  # noqa: B023 # called at once
 
-        off = problem(_OFF_TILE_N[number % 5], off_k)
+        off = problem(_OFF_TILE_N[(number + turn) % 5], off_k)
         yield ExactCase(off, number)
-        yield ExactCase(off, number, _UNALIGNED, one_block=True)
+        yield ExactCase(off, number, unaligned=True, one_block=True)
         yield ExactCase(problem(_WHOLE_N[number % 3], _WHOLE_K[turn % 4]), number, one_block=number % 2 == 0)
 
 
@@ -129,8 +127,8 @@ def launched(device: Device) -> list[Sanitized]:
     """What a run without a plant launches, in order."""
     found = []
     for case in cases():
-        variant, blocks = case.cut(device)
-        found.append(Sanitized(problem=case.problem, kernel=variant.name, blocks=blocks, offsets=case.offsets))
+        variant, grid = case.cut(device)
+        found.append(Sanitized(problem=case.problem, kernel=variant.name, grid=grid, unaligned=case.unaligned))
     return found
 
 
@@ -155,23 +153,24 @@ class Runner:
 
     def run(self, case: ExactCase, fault: Plant | None = None) -> str | None:
         """What is wrong with the result of one launch, or None. With a fault the result is not judged."""
-        variant, blocks = case.cut((self._gpu.capability, self._gpu.multiprocessors))
+        variant, grid = case.cut((self._gpu.capability, self._gpu.multiprocessors))
         kernel = self._kernel(variant, f"{fault.name}.{variant.name}" if fault and fault.edit else variant.name)
         inputs = make_inputs(case.problem, case.seed)
+        operands = _stored(inputs)
         starts: list[int] = []
-        at: list[int] = []
-        arrays = _stored(inputs)
-        for name, array, offset in zip(NAMES, arrays, case.offsets, strict=True):
+        at: dict[Name, int] = {}
+        for name, array in operands.items():
             short = array[:-1] if fault and fault.short == name else array
             held = array if fault and fault.tool == "initcheck" else short
+            offset = array.itemsize if case.unaligned else 0
             starts.append(self._gpu.allocate(offset + held.nbytes))
-            at.append(starts[-1] + offset)
-            self._gpu.upload(at[-1], short)
-        self._gpu.launch(kernel, *small_m_call(case.problem, blocks, Operands(*at)))
+            at[name] = starts[-1] + offset
+            self._gpu.upload(at[name], short)
+        self._gpu.launch(kernel, grid, small_m_arguments(case.problem, Operands(**at)))
         self._gpu.wait()
-        out = arrays[-1]
+        out = operands["out"]
         if fault is None:
-            self._gpu.download(at[-1], out)
+            self._gpu.download(at["out"], out)
         for start in starts:
             self._gpu.free(start)
         return None if fault else _wrong(inputs, out)
@@ -182,19 +181,27 @@ class Runner:
         return self._loaded[file]
 
 
-def _stored(inputs: Inputs) -> tuple[NDArray[np.generic], ...]:
-    """The operands' bits in the order of ``NAMES``; the output untouched."""
+def _stored(inputs: Inputs) -> dict[Name, NDArray[Any]]:
+    """The operands' bits, and the output untouched."""
     p = inputs.problem
-    x, scales, biases = (
-        to_bits(values.astype(np.float64), p.dtype) for values in (inputs.x, inputs.scales, inputs.biases)
-    )
-    return x, inputs.packed, scales, biases, np.full((p.m, p.n), _UNTOUCHED, np.uint16)
+
+    def bits(values: NDArray[Any]) -> NDArray[Any]:
+        return to_bits(values.astype(np.float64), p.dtype)
+
+    out = np.full((p.m, p.n), _UNTOUCHED, np.uint16)
+    return {
+        "x": bits(inputs.x),
+        "w": inputs.packed,
+        "scales": bits(inputs.scales),
+        "biases": bits(inputs.biases),
+        "out": out,
+    }
 
 
-def _wrong(inputs: Inputs, out: NDArray[np.generic]) -> str | None:
+def _wrong(inputs: Inputs, out: NDArray[Any]) -> str | None:
     verdict = check(
         inputs.problem,
-        from_bits(out.view(np.uint16), inputs.problem.dtype),
+        from_bits(out, inputs.problem.dtype),
         inputs.reference(),
         None,
         magnitude=inputs.magnitude(),

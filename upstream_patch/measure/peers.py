@@ -18,7 +18,7 @@ from upstream_patch import kernels
 from upstream_patch import machine as prober
 from upstream_patch.compile import cubins
 from upstream_patch.correctness import check
-from upstream_patch.driver import Gpu, Kernel, Operands, small_m_call
+from upstream_patch.driver import Gpu, Grid, Kernel, Operands, small_m_arguments, small_m_cut
 from upstream_patch.errors import MissingTool
 from upstream_patch.kernels.tuning import DEVICE_CLASSES
 from upstream_patch.machine import Machine
@@ -86,9 +86,9 @@ def make_copy(torch: Any, problem: Problem, seed: int) -> Copy:
 class Arms:
     """The two operations on one problem's x and copies of the weights; each returns its output [M, N]."""
 
-    def __init__(self, torch: Any, gpu: Gpu, kernel: Kernel, problem: Problem, blocks: int, copies: list[Copy]) -> None:
+    def __init__(self, torch: Any, gpu: Gpu, kernel: Kernel, problem: Problem, grid: Grid, copies: list[Copy]) -> None:
         self._torch, self._gpu, self._kernel = torch, gpu, kernel
-        self._problem, self._blocks, self._copies = problem, blocks, copies
+        self._problem, self._grid, self._copies = problem, grid, copies
         generator = torch.Generator(device="cuda").manual_seed(problem.m)
         self.x = torch.randn((problem.m, problem.k), device="cuda", generator=generator).to(torch.bfloat16)
         self._out = torch.empty((problem.m, problem.n), dtype=torch.bfloat16, device="cuda")
@@ -103,8 +103,8 @@ class Arms:
         """The output is the same memory every time."""
         each = self._copies[copy]
         tensors = (self.x, each.w, each.scales, each.biases, self._out)
-        grid, arguments = small_m_call(self._problem, self._blocks, Operands(*(t.data_ptr() for t in tensors)))
-        self._gpu.launch(self._kernel, grid, arguments, self._torch.cuda.current_stream().cuda_stream)
+        arguments = small_m_arguments(self._problem, Operands(*(tensor.data_ptr() for tensor in tensors)))
+        self._gpu.launch(self._kernel, self._grid, arguments, self._torch.cuda.current_stream().cuda_stream)
         return self._out
 
     def forget(self) -> None:
@@ -184,7 +184,7 @@ def run_peers(
     device = gpu.capability, gpu.multiprocessors
     if device[0] not in DEVICE_CLASSES:
         raise MissingTool(f"no kernel is launched on compute capability {device[0]}", "see kernels/tuning.py")
-    cuts = {problem: kernels.small_m_variant(problem, *device) for problem in wanted}
+    cuts = {problem: small_m_cut(problem, *device) for problem in wanted}
     variants = {variant.name: variant for variant, _ in cuts.values()}
     built = (build or _build)(variants, DEVICE_CLASSES[device[0]].name)
     loaded = {name: gpu.load(variant, built[name]) for name, variant in variants.items()}
@@ -198,13 +198,13 @@ def run_peers(
     copies: list[Copy] = []
     shared: str | None = None
     for problem in wanted:
-        variant, blocks = cuts[problem]
+        variant, grid = cuts[problem]
         if shared != problem.weights_id:
             copies, shared = [], problem.weights_id  # the old ones go before the new ones come
             torch.cuda.empty_cache()
             count = inputs.cold_copies(problem, l2_bytes)
             copies = [make_copy(torch, problem, seed) for seed in range(count)]
-        arms = Arms(torch, gpu, loaded[variant.name], problem, blocks, copies)
+        arms = Arms(torch, gpu, loaded[variant.name], problem, grid, copies)
         try:
             rows.append(_row(stream, timer, problem, arms, copies, variant.name, tick))
         except TimerError as error:

@@ -201,9 +201,9 @@ class Sanitized(Model):
 
     problem: Problem
     kernel: str
-    blocks: Count
-    offsets: tuple[int, int, int, int, int]
-    """Bytes past the start of their allocations at which x, w, scales, biases and the output lie."""
+    grid: tuple[int, int, int]
+    unaligned: bool
+    """Every operand lies one element past the start of its allocation, which is aligned to 256 bytes."""
 
 
 class SanitizerRun(Model):
