@@ -62,17 +62,18 @@ class ExactCase:
 def cases() -> Iterator[ExactCase]:
     """Every format with both dtypes and every M of ``ROWS``, on and off the kernel's tiles, aligned and not."""
     for number, ((bits, group), dtype, m) in enumerate(product(FORMATS, DTYPES, ROWS)):
-        turn = number // len(ROWS) + (m > 8)  # M up to 8 shares an instance, so they share K
+        form, row = divmod(number, len(ROWS))
+        turn = form + (m > 8)  # M up to 8 shares an instance, so they share K
         off_k = _OFF_SLICE_K[turn % 4]
         off_k += {32: 32, 64: 0, 128: off_k % 128}[group]
 
         def problem(n: int, k: int) -> Problem:
             return Problem(m=m, n=n, k=k, bits=bits, group_size=group, dtype=dtype)  # noqa: B023 # called at once
 
-        off = problem(_OFF_TILE_N[(number + turn) % 5], off_k)
+        off = problem(_OFF_TILE_N[(row + 2 * form) % 5], off_k)
         yield ExactCase(off, number)
         yield ExactCase(off, number, unaligned=True, one_block=True)
-        yield ExactCase(problem(_WHOLE_N[number % 3], _WHOLE_K[turn % 4]), number, one_block=number % 2 == 0)
+        yield ExactCase(problem(_WHOLE_N[(row + form) % 3], _WHOLE_K[turn % 4]), number, one_block=number % 2 == 0)
 
 
 @dataclass(frozen=True)
