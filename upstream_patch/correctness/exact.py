@@ -109,8 +109,10 @@ PLANTS = (
     Plant("w_unwritten", "initcheck", "Uninitialized __global__ memory read", "w"),
     Plant("no_barrier_after_scales", "racecheck", "Race reported", edit=_simulated("a barrier of the block deleted")),
     Plant("no_barrier_before_sums", "racecheck", "Race reported", edit=(_BEFORE_SUMS, "// the partial")),
-    # after it the block only stores and ends, so that the lane which goes on alone stops nobody
-    Plant("divergent_barrier", "synccheck", "Barrier error", edit=(_BEFORE_SUMS, f"if (lane) {_BEFORE_SUMS}")),
+    # lanes 16 to 31 come to a barrier that they are not of; a barrier that lanes miss is not reported on every GPU
+    Plant(
+        "lanes_outside_mask", "synccheck", "Barrier error", edit=(_BEFORE_SUMS, f"__syncwarp(0xFFFF); {_BEFORE_SUMS}")
+    ),
 )
 PLANTED_ON = ExactCase(Problem(m=7, n=40, k=320), seed=1)
 """A tile a block, one pass over K, and scales that lanes store one by one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,14 @@ OPTIONS: dict[Tool, list[str]] = {
     "synccheck": [],
 }
 ERROR_EXIT = 86
+COMMON = (
+    *("--error-exitcode", str(ERROR_EXIT), "--print-limit", "20", "--launch-timeout", "120"),
+    # what a log does not need to know of this machine
+    *("--show-backtrace", "no", "--strip-paths", "yes"),
+)
 TIMEOUT_S = 300
+PLANT_TIMEOUT_S = 90
+"""A planted fault may hang the GPU."""
 AT_ONCE = 4
 """Processes that share the GPU. Nothing is timed here."""
 _SOUND = re.compile(r"^launches: (\d+), wrong: (\d+)$", re.MULTILINE)
@@ -43,10 +51,8 @@ _ERRORS = re.compile(r"^========= ERROR SUMMARY: (\d+) errors?\r?$", re.MULTILIN
 _HAZARDS = re.compile(
     r"^========= RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)\r?$", re.MULTILINE
 )
-_FOLDERS_OF_A_FILE = re.compile(r"(?<![\w.<>-])/(?:[^/\s:]+/)+")
-"""Of a header that the compiler inlined: they are this machine's. The logs keep the file's name."""
-
-Runner = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
+Runner = Callable[[Sequence[str], float], "subprocess.CompletedProcess[str]"]
+"""Called with the command and its time limit, s."""
 Progress = Callable[[int, int, str], None]
 """Called with (runs done, runs in all, what ended last)."""
 
@@ -58,9 +64,8 @@ class SanitizerFailed(UserError):
 
 
 def arguments(program: str, tool: Tool, target: Sequence[str]) -> list[str]:
-    """The command line of one run. No backtraces: they would name this machine's folders."""
-    common = ["--error-exitcode", str(ERROR_EXIT), "--show-backtrace", "no", "--print-limit", "20"]
-    return [program, "--tool", tool, *OPTIONS[tool], *common, *target]
+    """The command line of one run."""
+    return [program, "--tool", tool, *OPTIONS[tool], *COMMON, *target]
 
 
 def summary(tool: Tool, said: str) -> tuple[int, int]:
@@ -136,7 +141,7 @@ def sanitize(
     """
     device = device or _device()
     program, runner = program or find(), runner or _run
-    version = _version(_checked(runner, [program, "--version"]).stdout)
+    version = _version(_checked(runner, [program, "--version"], PLANT_TIMEOUT_S).stdout)
     launched = exact.launched(device)
     jobs: list[tuple[Tool, exact.Plant | None]] = [(tool, None) for tool in OPTIONS]
     jobs += [(plant.tool, plant) for plant in exact.PLANTS]
@@ -145,14 +150,11 @@ def sanitize(
 
         def start(job: tuple[Tool, exact.Plant | None]) -> tuple[int, str]:
             tool, plant = job
-            target = [
-                sys.executable,
-                "-m",
-                "upstream_patch.correctness.exact",
-                folder,
-                *([plant.name] if plant else []),
-            ]
-            done = _checked(runner, arguments(program, tool, target))
+            target = [sys.executable, "-m", "upstream_patch.correctness.exact", folder]
+            if plant is None:
+                done = _checked(runner, arguments(program, tool, target), TIMEOUT_S)
+            else:
+                done = _checked(runner, arguments(program, tool, [*target, plant.name]), PLANT_TIMEOUT_S)
             return done.returncode, done.stdout
 
         said = []
@@ -161,7 +163,7 @@ def sanitize(
                 said.append(answer)
                 if progress is not None:
                     progress(len(said), len(jobs), log_name(*job))
-    logs = {log_name(*job): _FOLDERS_OF_A_FILE.sub("", text) for job, (_, text) in zip(jobs, said, strict=True)}
+    logs = {log_name(*job): text for job, (_, text) in zip(jobs, said, strict=True)}
     if keep is not None:
         for name, text in logs.items():
             write_text(keep / name, text)
@@ -207,32 +209,38 @@ def _build(device: Device, folder: Path) -> None:
         (folder / f"{name}.cubin").write_bytes(code)
 
 
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _run(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     # the watched program must import this very package, from whatever folder we were started in
     paths = [str(Path(upstream_patch.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return subprocess.run(
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    with subprocess.Popen(
         list(command),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        timeout=TIMEOUT_S,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), "PYTHONUNBUFFERED": "1"},
-    )
+        env=environment | {"PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=timeout_s)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # the watched program too, which holds the GPU
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, said, "")
 
 
-def _checked(runner: Runner, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _checked(runner: Runner, command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Exit codes are the readers' to judge."""
     try:
-        return runner(command)
+        return runner(command, timeout_s)
     except (FileNotFoundError, PermissionError) as error:
         raise MissingTool(
             f"{command[0]} cannot be run ({error.strerror})", f"name the program in {VARIABLE}"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise SanitizerFailed(
-            f"{' '.join(command[1:3])} took more than {TIMEOUT_S} s and was stopped: see what else uses the GPU"
+            f"{' '.join(command[1:3])} took more than {timeout_s:.0f} s and was stopped: see what else uses the GPU"
         ) from error
 
 
