@@ -7,7 +7,7 @@ files through ``entry`` and ``body``.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import product
@@ -108,10 +108,14 @@ class Variant:
         """Dynamic shared memory of a block."""
         return self.tuning.shared_bytes
 
-    def translation_unit(self) -> str:
-        """CUDA C++ with one ``extern "C" __global__`` function called ``name``, our files inlined."""
-        files = "\n".join(_INCLUDE.sub("", text).replace("#pragma once", "") for text in closure("small_m").values())
-        return f"{files}\n{self.entry_function()}"
+    def translation_unit(self, changed: Mapping[str, str] | None = None) -> str:
+        """CUDA C++ with one ``extern "C" __global__`` function called ``name``, our files inlined.
+
+        ``changed`` files (name -> text) take the place of ours: faults that a check must find.
+        """
+        files = closure("small_m") | dict(changed or {})
+        inlined = "\n".join(_INCLUDE.sub("", text).replace("#pragma once", "") for text in files.values())
+        return f"{inlined}\n{self.entry_function()}"
 
     def entry_function(self) -> str:
         """The function alone: what follows the kernel's files in its translation unit.
