@@ -55,6 +55,8 @@ VERBS = (
     Verb("records", ("records", "verify"), "Check every record: form, hashes, rules.", ()),
     Verb("forecast", ("forecast",), "Predict times on a GB10 from the machine code; not a fact.", ("compile",)),
     Verb("profile", ("profile",), "Profile stock and ours with Nsight Compute and record it."),
+    Verb("sanitize", ("sanitize",), "Run the kernel under compute-sanitizer and record it.", ("compile",)),
+    Verb("peers", ("peers",), "Time PyTorch's prepacked int4 against ours and record it.", ("compile",)),
 )
 
 

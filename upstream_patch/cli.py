@@ -160,6 +160,24 @@ def profile(evidence: Evidence = EVIDENCE) -> None:
     print(f"{stored.detail}: {stored.path}")
 
 
+@app.command()
+def sanitize(evidence: Evidence = EVIDENCE, out: Out = OUT) -> None:
+    """Run our kernel under compute-sanitizer's tools, outside MLX, and record it. Needs no MLX."""
+    from upstream_patch.recording import record_sanitizer
+
+    stored = record_sanitizer(command_line(), evidence, out / "sanitize")
+    print(f"{stored.detail}: {stored.path}")
+
+
+@app.command()
+def peers(evidence: Evidence = EVIDENCE) -> None:
+    """Time PyTorch's prepacked int4 against our kernel and record it. Needs PyTorch, not MLX."""
+    from upstream_patch.recording import record_peers
+
+    stored = record_peers(command_line(), evidence)
+    print(f"{stored.detail}: {stored.path}")
+
+
 @records_app.command("verify")
 def records_verify(evidence: Evidence = EVIDENCE) -> None:
     """Check every record and raw file: form, hashes, rules."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,6 +123,17 @@ def compile_one(
     )
 
 
+def cubins(units: Mapping[str, tuple[str, str]], arch: str, options: Sequence[str] = ()) -> dict[str, bytes]:
+    """Any key -> (name, translation unit), to the same key -> machine code for ``arch``, compiled side by side.
+
+    Raises MissingTool where there is no NVRTC, CompileError for the first unit that does not compile.
+    """
+    compiler = nvrtc()
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        built = pool.map(lambda unit: compiler.build(unit[0], unit[1], arch, options)[1], units.values())
+        return dict(zip(units, built, strict=True))
+
+
 def parse_log(log: str, kernel: str) -> dict[str, int]:
     """What ``ptxas -v`` says of one entry function. Raises UserError when the log does not name it."""
     _, found, rest = log.partition(f"Compiling entry function '{kernel}'")
@@ -168,13 +179,10 @@ class Compiler:
 
     def compile(self, name: str, source: str, arch: str, options: Sequence[str] = ()) -> str:
         """Compile to machine code and return the log. Raises CompileError with the log."""
-        return self._compile(name, source, arch, options)[0]
+        return self.build(name, source, arch, options)[0]
 
-    def cubin(self, name: str, source: str, arch: str, options: Sequence[str] = ()) -> bytes:
-        """Compile to machine code and return it, an ELF file. Raises CompileError with the log."""
-        return self._compile(name, source, arch, options)[1]
-
-    def _compile(self, name: str, source: str, arch: str, options: Sequence[str]) -> tuple[str, bytes]:
+    def build(self, name: str, source: str, arch: str, options: Sequence[str] = ()) -> tuple[str, bytes]:
+        """Compile to machine code; returns the log and the cubin. Raises CompileError with the log."""
         includes = [f"--include-path={path}" for path in self.where.includes]
         flags = [f"--gpu-architecture={arch}", *options, *includes, "--ptxas-options=-v"]
         encoded = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
@@ -187,9 +195,9 @@ class Compiler:
             self._check(self._lib.nvrtcGetCUBINSize(program, ctypes.byref(size)))
             if size.value == 0:
                 raise CompileError(name, arch, "error: no machine code came out")
-            code_bytes = ctypes.create_string_buffer(size.value)
-            self._check(self._lib.nvrtcGetCUBIN(program, code_bytes))
-        return log, code_bytes.raw
+            cubin = ctypes.create_string_buffer(size.value)
+            self._check(self._lib.nvrtcGetCUBIN(program, cubin))
+        return log, cubin.raw
 
     @contextmanager
     def _program(self, name: str, source: str) -> Iterator[ctypes.c_void_p]:

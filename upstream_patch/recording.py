@@ -77,6 +77,32 @@ def record_profile(command: str, evidence: Root = EVIDENCE) -> Stored:
     return Stored(_store(body, command, evidence, raw), f"{len(body.launches)} launches")
 
 
+def record_sanitizer(command: str, evidence: Root = EVIDENCE, keep: Path | None = None) -> Stored:
+    """compute-sanitizer on the kernel outside MLX. What it finds is stored too, and then raised."""
+    require_commit(host_id(probe()), versions())
+    from upstream_patch.correctness.sanitize import faults, sanitize
+
+    with bar("sanitize") as advance:
+        body, logs = sanitize(progress=advance, keep=keep)
+    path = _store(body, command, evidence, logs)
+    found = faults(body)
+    if found:
+        raise UserError(f"{'; '.join(found)} ({path})")
+    planted = len(body.runs) - len(body.sound)
+    tools = ", ".join(run.tool for run in body.sound)
+    return Stored(path, f"{tools} clean on {len(body.launched)} launches, {planted} planted faults found")
+
+
+def record_peers(command: str, evidence: Root = EVIDENCE) -> Stored:
+    """PyTorch's prepacked int4 against our kernel; every row's two results are checked in the same run."""
+    require_commit(host_id(probe()), versions())
+    from upstream_patch.measure.peers import run_peers
+
+    with bar("peers") as advance:
+        body = run_peers(progress=advance)
+    return Stored(_store(body, command, evidence), f"{body.peer}, {len(body.rows)} rows")
+
+
 def _store(body: Body, command: str, evidence: Root, raw: Mapping[str, bytes] | None = None) -> Path:
     machine = probe()
     return write(

@@ -18,6 +18,8 @@ VERBS = (
         "correctness",
         "bench",
         "profile",
+        "sanitize",
+        "peers",
         "records",
         "facts",
         "draft",

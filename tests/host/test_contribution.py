@@ -25,8 +25,10 @@ CHAIN = (
     "build",
     "correctness",
     "simulate",
+    "sanitize",
     "bench",
     "profile",
+    "peers",
     "decode",
     "records verify",
     "draft issue",
@@ -120,7 +122,7 @@ def test_markup_in_a_message_is_shown_as_it_is(context: Context) -> None:
 def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """One kernel of each dtype for one arch: test_compile takes them all."""
     few = list({variant.dtype: variant for variant in kernels.variants()}.values())
-    monkeypatch.setattr(kernels, "variants", lambda arch=None: few)
+    monkeypatch.setattr(kernels, "variants", lambda arch=None, formats=(): few)
     monkeypatch.setattr(kernels, "ARCHS", ("sm_90",))
     # and a few launches in the simulator: test_simulate_small_m takes more, nox -s simulate all
     launches = covering.cover(12)[:3]

@@ -13,7 +13,7 @@ import pytest
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"problem", "machine", "kernels", "errors", "files"}),
     frozenset({"floating", "reference", "routing"}),
-    frozenset({"ops", "installing", "compile", "simulate"}),
+    frozenset({"ops", "installing", "compile", "driver", "simulate"}),
     frozenset({"correctness", "records"}),
     frozenset({"measure", "series"}),
     frozenset({"draft", "github", "plots", "readme", "routing_table"}),

@@ -86,6 +86,18 @@ def _simulate(context: Context) -> Result:
     return Result(Outcome.RAN, simulation.verdict(summary))
 
 
+def _sanitize(context: Context) -> Stored:
+    from upstream_patch.recording import record_sanitizer
+
+    return record_sanitizer(context.command, context.evidence, context.out / "sanitize")
+
+
+def _peers(context: Context) -> Stored:
+    from upstream_patch.recording import record_peers
+
+    return record_peers(context.command, context.evidence)
+
+
 def _bench(context: Context) -> Stored:
     from upstream_patch.recording import record_bench
 
@@ -127,8 +139,10 @@ STAGES = (
     Stage("build", _build),
     Stage("correctness", _measured("correctness", _correctness), needs=("build",)),
     Stage("simulate", _simulate),
+    Stage("sanitize", _measured("sanitizer", _sanitize), needs=("build",)),
     Stage("bench", _measured("bench", _bench), needs=("correctness",)),
     Stage("profile", _measured("ncu", _profile), needs=("correctness",)),
+    Stage("peers", _measured("peer", _peers), needs=("correctness",)),
     Stage("decode", _not_built("end-to-end decode with mlx-lm")),
     Stage("records verify", _verify),
     Stage("draft issue", _draft_issue, needs=("records verify",)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import ceil
 
 from upstream_patch.correctness.pairwise import pairwise, uncovered
 from upstream_patch.correctness.schedule import FILLS, Schedule
@@ -62,23 +63,23 @@ _DTYPES: tuple[DType, ...] = ("bf16", "f16")
 
 @dataclass(frozen=True)
 class Picks:
-    """What one kind of device launches: its table, with the long rings or without."""
+    """What one kind of device launches for blocks of at least so many tiles."""
 
     name: str
     device: DeviceClass
-    deep: bool
+    tiles: int
 
     def tuning(self, m: int, warps: int, form: Format) -> SmallM | None:
-        return self.device.tuning(8 if m <= 8 else 16, warps, form, self.deep)
+        return self.device.tuning(8 if m <= 8 else 16, warps, form, self.tiles)
 
 
 def all_picks() -> tuple[Picks, ...]:
     """Every different tuning table, on the device of least shared memory that has it."""
     found: dict[tuple[int, str], Picks] = {}
     for device in DEVICE_CLASSES.values():
-        for deep in (False, True):
-            table = repr((device.picks, device.deep if deep else {}))
-            found.setdefault((device.shared_per_block, table), Picks(device.name + " deep" * deep, device, deep))
+        for tiles in device.levels:
+            table = repr((device.picks, device.narrow, tiles))
+            found.setdefault((device.shared_per_block, table), Picks(f"{device.name} {tiles}", device, tiles))
     return tuple(found.values())
 
 
@@ -205,8 +206,7 @@ def launched(number: int, capability: tuple[int, int], problem: Problem, placeme
     device, form = DEVICE_CLASSES[capability], format_of(problem)
     sizes = problem.m, problem.n, problem.k, device, _MULTIPROCESSORS[capability]
     launch = small_m_launch(*sizes, form, problem.batch)
-    shallow = device.tuning(launch.tuning.rows, launch.tuning.warps, form, deep=False)
-    picks = Picks(device.name, device, launch.tuning != shallow)
+    picks = Picks(device.name, device, ceil(problem.n / TILE / launch.blocks))
     return _fixed(number, picks, launch.tuning.warps, problem, launch.blocks, placement)
 
 

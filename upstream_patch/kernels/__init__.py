@@ -7,7 +7,7 @@ files through ``entry`` and ``body``.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import product
@@ -108,10 +108,14 @@ class Variant:
         """Dynamic shared memory of a block."""
         return self.tuning.shared_bytes
 
-    def translation_unit(self) -> str:
-        """CUDA C++ with one ``extern "C" __global__`` function called ``name``, our files inlined."""
-        files = "\n".join(_INCLUDE.sub("", text).replace("#pragma once", "") for text in closure("small_m").values())
-        return f"{files}\n{self.entry_function()}"
+    def translation_unit(self, changed: Mapping[str, str] | None = None) -> str:
+        """CUDA C++ with one ``extern "C" __global__`` function called ``name``, our files inlined.
+
+        ``changed`` files (name -> text) take the place of ours: faults that a check must find.
+        """
+        files = closure("small_m") | dict(changed or {})
+        inlined = "\n".join(_INCLUDE.sub("", text).replace("#pragma once", "") for text in files.values())
+        return f"{inlined}\n{self.entry_function()}"
 
     def entry_function(self) -> str:
         """The function alone: what follows the kernel's files in its translation unit.
@@ -149,10 +153,9 @@ def variants(arch: str | None = None, formats: Sequence[Format] = FORMATS) -> tu
     for device in DEVICE_CLASSES.values():
         if arch not in (None, device.name):
             continue
-        for form, k, rows, deep in product(formats, (1, 2048, 4096), (8, 16), (False, True)):
-            tuning = device.tuning(rows, device.warps(k, form), form, deep)
-            assert tuning is not None
-            found.add(tuning)
+        for form, k, rows in product(formats, (1, 2048, 4096), (8, 16)):
+            tunings = (device.tuning(rows, device.warps(k, form), form, tiles) for tiles in device.levels)
+            found.update(tuning for tuning in tunings if tuning is not None)
     ordered = sorted(found, key=lambda t: (t.format, t.rows, t.warps, t.stages, t.tiles))
     return tuple(Variant(dtype, tuning) for dtype in CTYPE for tuning in ordered)
 

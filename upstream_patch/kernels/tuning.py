@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
@@ -39,8 +40,15 @@ def format_of(problem: Problem) -> Format:
     return Format(problem.bits, problem.group_size, problem.mode)
 
 
-Pick = tuple[int, int]
-"""Stages of a warp's ring, and tiles that wait for one reduction."""
+class Pick(NamedTuple):
+    """Stages of a warp's ring, tiles that wait for one reduction, and how many tiles a block must have for it."""
+
+    stages: int
+    tiles: int
+    least: int = 1
+
+
+Picks = Mapping[int, tuple[Pick, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,58 +82,67 @@ class SmallM:
 class DeviceClass:
     """Limits of one compute capability, from the CUDA programming guide's table, and its picks.
 
-    Both map rows to picks, the best first; a format takes the first that fits. ``deep`` comes before them for weights
-    of many tiles, where a longer ring covers the memory's latency better; where there are few, the block is done before
-    it pays.
+    ``picks`` maps rows to picks, the best first; a format takes the first that fits and has the tiles it asks for.
+    ``narrow`` comes before them for 2 and 3 bits, whose chunks are small. A longer ring covers the memory's latency
+    better; where there are few tiles, the block is done before it pays.
     """
 
     name: str
     shared_per_block: int
     shared_per_multiprocessor: int
-    picks: dict[int, tuple[Pick, ...]]
-    deep: dict[int, tuple[Pick, ...]] = field(default_factory=dict)
+    picks: Picks
+    narrow: Picks = field(default_factory=dict)
     measured: bool = False
 
     def fits(self, tuning: SmallM) -> bool:
         needed = tuning.shared_bytes
         return needed <= self.shared_per_block and needed + RESERVED_SHARED_BYTES <= self.shared_per_multiprocessor
 
-    def tuning(self, rows: int, warps: int, form: Format, deep: bool) -> SmallM | None:
-        """The first pick that fits; None where none does."""
-        picks = (*(self.deep.get(rows, ()) if deep else ()), *self.picks[rows])
-        tunings = (SmallM(rows, warps, *pick, form) for pick in picks)
-        return next((tuning for tuning in tunings if self.fits(tuning)), None)
+    def choices(self, rows: int, warps: int, form: Format) -> tuple[tuple[Pick, SmallM], ...]:
+        """The picks that fit, the best first."""
+        picks = (*(self.narrow.get(rows, ()) if form.bits <= 3 else ()), *self.picks[rows])
+        tunings = ((pick, SmallM(rows, warps, pick.stages, pick.tiles, form)) for pick in picks)
+        return tuple((pick, tuning) for pick, tuning in tunings if self.fits(tuning))
+
+    def tuning(self, rows: int, warps: int, form: Format, tiles: int = 1) -> SmallM | None:
+        """The best for a block of so many tiles; None where nothing fits."""
+        return next((tuning for pick, tuning in self.choices(rows, warps, form) if pick.least <= tiles), None)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Numbers of tiles from which on a block is cut in another way."""
+        every = (*self.picks.values(), *self.narrow.values())
+        return tuple(sorted({pick.least for picks in every for pick in picks}))
 
     def warps(self, k: int, form: Format) -> int:
         """Ways in which a block splits K. The order of a sum follows from it, so it does not depend on M."""
         warps = next((few for few in (4, 8) if k <= few * SLICE), 16)
-        while any(self.tuning(rows, warps, form, deep=False) is None for rows in (8, 16)):
+        while any(self.tuning(rows, warps, form) is None for rows in (8, 16)):
             warps //= 2
             if warps < 4:
                 raise ValueError(f"{form} does not fit the shared memory of {self.name}")
         return warps
 
 
-_FEW: tuple[Pick, ...] = ((2, 2), (2, 1))
-_LARGE = {8: ((2, 4), *_FEW), 16: ((2, 4), *_FEW)}
-_LARGE_DEEP: dict[int, tuple[Pick, ...]] = {8: ((3, 4),)}
-_MIDDLE = {8: ((3, 2), *_FEW), 16: _FEW}
-_SMALL = {8: _FEW, 16: _FEW}
+_FEW = (Pick(2, 2), Pick(2, 1))
+_LARGE: Picks = {8: (Pick(3, 6, least=24), Pick(2, 4, least=3), *_FEW), 16: (Pick(2, 4), *_FEW)}
+_LARGE_NARROW: Picks = {8: (Pick(2, 8, least=4),)}
+_MIDDLE: Picks = {8: (Pick(3, 2), *_FEW), 16: _FEW}
+_SMALL: Picks = {8: _FEW, 16: _FEW}
 
 DEVICE_CLASSES: dict[tuple[int, int], DeviceClass] = {
     (8, 0): DeviceClass("sm_80", 163 * 1024, 164 * 1024, _MIDDLE),
     (8, 6): DeviceClass("sm_86", 99 * 1024, 100 * 1024, _SMALL),
     (8, 7): DeviceClass("sm_87", 163 * 1024, 164 * 1024, _MIDDLE),
     (8, 9): DeviceClass("sm_89", 99 * 1024, 100 * 1024, _SMALL),
-    (9, 0): DeviceClass("sm_90", 227 * 1024, 228 * 1024, _LARGE, _LARGE_DEEP, measured=True),
-    (10, 0): DeviceClass("sm_100", 227 * 1024, 228 * 1024, _LARGE, _LARGE_DEEP),
-    (10, 3): DeviceClass("sm_103", 227 * 1024, 228 * 1024, _LARGE, _LARGE_DEEP),
-    (11, 0): DeviceClass("sm_110", 227 * 1024, 228 * 1024, _LARGE, _LARGE_DEEP),
+    (9, 0): DeviceClass("sm_90", 227 * 1024, 228 * 1024, _LARGE, _LARGE_NARROW, measured=True),
+    (10, 0): DeviceClass("sm_100", 227 * 1024, 228 * 1024, _LARGE, _LARGE_NARROW),
+    (10, 3): DeviceClass("sm_103", 227 * 1024, 228 * 1024, _LARGE, _LARGE_NARROW),
+    (11, 0): DeviceClass("sm_110", 227 * 1024, 228 * 1024, _LARGE, _LARGE_NARROW),
     (12, 0): DeviceClass("sm_120", 99 * 1024, 100 * 1024, _SMALL),
     (12, 1): DeviceClass("sm_121", 99 * 1024, 100 * 1024, _SMALL),
 }
 """Only sm_90 was tuned on a device, an H200; the other picks follow from the limits alone."""
-_DEEP_FROM = 12  # tiles a block works through; from a tuning run on an H200 that left no record
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +169,10 @@ def small_m_launch(
     warps = device.warps(k, form)
     tiles = -(-n // TILE)
 
-    def cut(deep: bool) -> tuple[SmallM, int]:
-        tuning = device.tuning(rows, warps, form, deep)
-        assert tuning is not None  # warps() made sure
+    for pick, tuning in device.choices(rows, warps, form):
         blocks = min(16 // warps, device.shared_per_multiprocessor // (tuning.shared_bytes + RESERVED_SHARED_BYTES))
         side_by_side = max(1, multiprocessors * blocks // (row_blocks * batch))
-        return tuning, -(-tiles // side_by_side)
-
-    tuning, tiles_a_block = cut(deep=True)
-    if tiles_a_block < _DEEP_FROM:
-        tuning, tiles_a_block = cut(deep=False)
-    return Launch(tuning, (-(-tiles // tiles_a_block), row_blocks, batch))
+        tiles_a_block = -(-tiles // side_by_side)
+        if tiles_a_block >= pick.least:
+            return Launch(tuning, (-(-tiles // tiles_a_block), row_blocks, batch))
+    raise AssertionError("warps() leaves a pick that asks for no tiles")

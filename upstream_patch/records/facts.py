@@ -16,14 +16,32 @@ from upstream_patch.problem import Problem
 from upstream_patch.records import canonical, dispatch_hash, kernel_hash, rules, stats
 from upstream_patch.records.correctness_facts import matrix_values
 from upstream_patch.records.ncu_facts import UNITS, launch_values
-from upstream_patch.records.schema import BenchBody, BenchRow, CaseResult, CorrectnessBody, HostCost, NcuLaunch, Record
+from upstream_patch.records.schema import (
+    BenchBody,
+    BenchRow,
+    Body,
+    CaseResult,
+    CorrectnessBody,
+    HostCost,
+    NcuLaunch,
+    PeerBody,
+    PeerRow,
+    Record,
+    SanitizerBody,
+)
 from upstream_patch.records.store import LoadedRecord
 
-VERBS: Mapping[str, str] = {"correctness": "correctness", "bench": "bench", "ncu": "profile"}
+VERBS: Mapping[str, str] = {
+    "correctness": "correctness",
+    "bench": "bench",
+    "ncu": "profile",
+    "sanitizer": "sanitize",
+    "peer": "peers",
+}
 """Kind of record -> the verb, and the nox session, that makes it."""
 MAKES: Mapping[str, str] = {
     family: f"python -m upstream_patch {VERBS[kind]}"
-    for family, kind in (("small_m", "bench"), ("ncu", "ncu"), ("correctness", "correctness"))
+    for family, kind in {"small_m": "bench", **{kind: kind for kind in VERBS if kind != "bench"}}.items()
 }
 """The command that makes a family of facts, to be run on the host that the id names."""
 _INSTANCE = re.compile(r"small_m_(?:bf16|f16)(?:_[a-z]\d+)+")
@@ -150,19 +168,24 @@ def _hash_today(kernel: str) -> str:
 
 def _speeds(records: Sequence[LoadedRecord]) -> dict[tuple[str, int], _Speed]:
     """All bootstrap intervals in one go: (record id, row) -> speedup and its verdict."""
-    rows = [
-        (loaded.record.id, index, row)
-        for loaded in records
-        if isinstance(loaded.record.body, BenchBody)
-        for index, row in enumerate(loaded.record.body.rows)
+    rows: list[tuple[str, int, BenchRow | PeerRow]] = [
+        (loaded.record.id, index, row) for loaded in records for index, row in enumerate(_timed(loaded.record.body))
     ]
-    pairs: list[tuple[Sequence[float], Sequence[float]]] = [(row.stock_us, row.ours_us) for _, _, row in rows]
-    pairs += [(row.stock_us, row.aa_us) for _, _, row in rows]
+    pairs = [(_other_us(row), row.ours_us) for _, _, row in rows] + [(_other_us(row), row.aa_us) for _, _, row in rows]
     intervals = stats.geometric_mean_ratios(pairs)
     return {
-        (record, index): _Speed(ratio, stats.verdict(ratio, noise, len(row.stock_us)))
+        (record, index): _Speed(ratio, stats.verdict(ratio, noise, len(row.ours_us)))
         for (record, index, row), ratio, noise in zip(rows, intervals[: len(rows)], intervals[len(rows) :], strict=True)
     }
+
+
+def _timed(body: Body) -> Sequence[BenchRow | PeerRow]:
+    return body.rows if isinstance(body, BenchBody | PeerBody) else ()
+
+
+def _other_us(row: BenchRow | PeerRow) -> list[float]:
+    """The times of what ours is compared with."""
+    return row.stock_us if isinstance(row, BenchRow) else row.peer_us
 
 
 def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: str) -> Iterator[_Row]:
@@ -188,6 +211,15 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: st
             stem = f"correctness.{host}.{dtype}"
             retuned = any(_retuned(record, case.problem, case.kernels) for case in cases)
             yield _Row(stem, tuple(_correctness(stem, cases)), retuned)
+    elif isinstance(body, SanitizerBody):
+        stem = f"sanitizer.{host}"
+        retuned = any(_retuned(record, launch.problem, [launch.kernel]) for launch in body.launched)
+        yield _Row(stem, tuple(_sanitizer(stem, body)), retuned)
+    elif isinstance(body, PeerBody):
+        for index, peer in enumerate(body.rows):
+            stem = f"peer.{host}.{peer.problem.id}"
+            retuned = _retuned(record, peer.problem, [peer.ours_kernel])
+            yield _Row(stem, tuple(_peer(stem, body, peer, speeds[record.id, index])), retuned)
     else:
         by_problem: dict[Problem, list[NcuLaunch]] = {}
         for launch in body.launches:
@@ -209,10 +241,7 @@ def _bench_row(stem: str, row: BenchRow, probe: float, speed: _Speed) -> Iterato
     stock, ours = median(row.stock_us), median(row.ours_us)
     yield _Value(f"{stem}.stock_us", stock, "us")
     yield _Value(f"{stem}.ours_us", ours, "us", ours=True)
-    yield _Value(f"{stem}.speedup", speed.ratio.value, "ratio", ours=True)
-    yield _Value(f"{stem}.speedup_low", speed.ratio.low, "ratio", ours=True)
-    yield _Value(f"{stem}.speedup_high", speed.ratio.high, "ratio", ours=True)
-    yield _Value(f"{stem}.verdict", str(speed.judgement.verdict), "text", ours=True)
+    yield from _speed(stem, speed)
     yield _Value(f"{stem}.verdict_reason", speed.judgement.reason, "text", ours=True)
     if row.protocol.cache == "cold":  # hot weights do not come from memory
         yield _Value(f"{stem}.read_fraction", row.problem.read_fraction(ours, probe), "ratio", ours=True)
@@ -220,6 +249,33 @@ def _bench_row(stem: str, row: BenchRow, probe: float, speed: _Speed) -> Iterato
     if row.ours_kernels:  # which kernels stock ran is a profiler's to say: ncu.<host>.<problem>.stock.kernels
         yield _Value(f"{stem}.ours_kernels", ", ".join(row.ours_kernels), "text", ours=True)
     yield _Value(f"{stem}.route", row.route, "text", ours=True)
+
+
+def _speed(stem: str, speed: _Speed) -> Iterator[_Value]:
+    yield _Value(f"{stem}.speedup", speed.ratio.value, "ratio", ours=True)
+    yield _Value(f"{stem}.speedup_low", speed.ratio.low, "ratio", ours=True)
+    yield _Value(f"{stem}.speedup_high", speed.ratio.high, "ratio", ours=True)
+    yield _Value(f"{stem}.verdict", str(speed.judgement.verdict), "text", ours=True)
+
+
+def _peer(stem: str, body: PeerBody, row: PeerRow, speed: _Speed) -> Iterator[_Value]:
+    yield _Value(f"{stem}.peer", f"{body.peer} {body.peer_version}", "text")
+    yield _Value(f"{stem}.peer_us", median(row.peer_us), "us")
+    yield _Value(f"{stem}.ours_us", median(row.ours_us), "us", ours=True)
+    yield from _speed(stem, speed)
+
+
+def _sanitizer(stem: str, body: SanitizerBody) -> Iterator[_Value]:
+    """Counts over all launches of the sound kernel, and how many planted faults each tool found."""
+    yield _Value(f"{stem}.version", body.sanitizer_version, "text")
+    formats = {(each.problem.mode, each.problem.bits, each.problem.group_size) for each in body.launched}
+    yield _Value(f"{stem}.formats", len(formats), "count", ours=True)
+    for run in body.sound:
+        yield _Value(f"{stem}.{run.tool}.launches", run.launches, "count", ours=True)
+        yield _Value(f"{stem}.{run.tool}.errors", run.errors, "count", ours=True)
+        yield _Value(f"{stem}.{run.tool}.warnings", run.warnings, "count", ours=True)
+        found = sum(other.plant is not None and other.tool == run.tool for other in body.runs)
+        yield _Value(f"{stem}.{run.tool}.plants_found", found, "count", ours=True)
 
 
 def _correctness(stem: str, cases: Sequence[CaseResult]) -> Iterator[_Value]:

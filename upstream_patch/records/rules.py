@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from statistics import median
+from typing import get_args
 
 from upstream_patch.problem import Problem
 from upstream_patch.records.provenance import HOSTS, TEST_HOST, host_id
-from upstream_patch.records.schema import BenchBody, CorrectnessBody, NcuBody, Record
+from upstream_patch.records.schema import (
+    BenchBody,
+    Body,
+    CorrectnessBody,
+    NcuBody,
+    PeerBody,
+    Record,
+    SanitizerBody,
+    Tool,
+)
 
 PROBE_FLOOR_GBPS = {"h200": 4300.0}
 """Below this read probe (1e9 bytes/s) the machine was not at its normal speed."""
@@ -19,6 +30,8 @@ MOST_OF_PROBE = 1.05
 """Cold weights cannot be read much faster than this share of what the read probe of the same run reached."""
 LEAST_CASES = 400
 """Fewer correctness cases on one of ``HOSTS`` are a part of the matrix."""
+LEAST_LAUNCHES = 400
+"""The same of the launches that the sanitizers watched."""
 SHARE_OF_MATRIX = 0.9
 """How far a host's matrix may shrink: another tuning has a few other cases, a part of the matrix lacks many."""
 _LARGEST_SIZE = 2**31 - 1  # what MLX can hold as one dimension of an array
@@ -50,6 +63,10 @@ def violations(record: Record) -> Iterator[Violation]:
         yield from _twice("body.cases", [(case.case, case.problem, case.seed) for case in body.cases])
         if record.host in HOSTS and len(body.cases) < LEAST_CASES:
             yield "body.cases", f"{len(body.cases)} cases are a part of the matrix, which has more than {LEAST_CASES}"
+    elif isinstance(body, SanitizerBody):
+        yield from _sanitizer(record, body)
+    elif isinstance(body, PeerBody):
+        yield from _peer(record, body)
     else:
         yield from _twice("body.launches", [launch.model_dump_json() for launch in body.launches])
         calls = [(launch.problem, launch.arm) for launch in body.launches]
@@ -101,7 +118,7 @@ def part_of_matrix(record: Record, others: Iterable[Record]) -> Violation | None
     return None
 
 
-def _impossible(body: BenchBody | CorrectnessBody | NcuBody) -> Iterator[Violation]:
+def _impossible(body: Body) -> Iterator[Violation]:
     """Problems of sizes that no array has."""
     parts: dict[str, Sequence[Problem]] = {}
     if isinstance(body, BenchBody):
@@ -109,6 +126,10 @@ def _impossible(body: BenchBody | CorrectnessBody | NcuBody) -> Iterator[Violati
         parts["host_cost"] = [cost.problem for cost in body.host_cost]
     elif isinstance(body, CorrectnessBody):
         parts["cases"] = [case.problem for case in body.cases]
+    elif isinstance(body, SanitizerBody):
+        parts["launched"] = [launch.problem for launch in body.launched]
+    elif isinstance(body, PeerBody):
+        parts["rows"] = [row.problem for row in body.rows]
     else:
         parts["launches"] = [launch.problem for launch in body.launches]
     for name, problems in parts.items():
@@ -150,6 +171,43 @@ def _bench(record: Record, body: BenchBody) -> Iterator[Violation]:
                     )
 
 
+def _sanitizer(record: Record, body: SanitizerBody) -> Iterator[Violation]:
+    """Whether the tools saw all launches, and none of them is blind. What they found is not judged here: evidence of a
+    fault is evidence."""
+    yield from _twice("body.runs", [(run.tool, run.plant) for run in body.runs])
+    found = Counter(run.tool for run in body.runs if run.plant is not None)
+    for tool in get_args(Tool):
+        if tool not in {run.tool for run in body.sound}:
+            yield "body.runs", f"{tool} did not run"
+        if not found[tool]:
+            yield "body.runs", f"no fault was planted for {tool}: nothing says that it would report one"
+    for index, run in enumerate(body.runs):
+        where = f"body.runs.{index}"
+        if run.plant is None and run.launches != len(body.launched):
+            yield f"{where}.launches", f"{run.tool} saw {run.launches} launches of {len(body.launched)}"
+        if run.plant is not None and not run.errors:
+            yield f"{where}.errors", f"{run.tool} did not report the planted fault {run.plant}"
+        if run.log not in {attachment.path for attachment in record.attachments}:
+            yield f"{where}.log", f"{run.log} is not among the attachments"
+    if record.host in HOSTS and len(body.launched) < LEAST_LAUNCHES:
+        yield "body.launched", f"{len(body.launched)} launches are a part of the matrix, which has {LEAST_LAUNCHES}"
+
+
+def _peer(record: Record, body: PeerBody) -> Iterator[Violation]:
+    yield from _twice("body.rows", [row.problem for row in body.rows])
+    cache = record.machine.gpu.l2_bytes if record.machine.gpu else None
+    for index, row in enumerate(body.rows):
+        for name, check in (("peer_check", row.peer_check), ("check", row.check)):
+            if not check.passed:
+                yield f"body.rows.{index}.{name}", f"{row.problem.id} is wrong, a wrong result has no speed"
+        held = row.copies * row.problem.packed_bytes
+        if cache and held <= CACHE_MULTIPLE * cache:
+            yield (
+                f"body.rows.{index}.copies",
+                f"{row.copies} copies are {held} bytes: cold needs more than {CACHE_MULTIPLE} x {cache}",
+            )
+
+
 def _twice(where: str, keys: Sequence[Hashable], what: str = "says again what is in") -> Iterator[Violation]:
     """A thing that is there twice: one of the two would be picked, or both summed, without a word."""
     first: dict[Hashable, int] = {}
@@ -159,7 +217,9 @@ def _twice(where: str, keys: Sequence[Hashable], what: str = "says again what is
         first.setdefault(key, index)
 
 
-def _runs_ours(body: BenchBody | CorrectnessBody | NcuBody) -> bool:
+def _runs_ours(body: Body) -> bool:
     if isinstance(body, NcuBody):
         return any(launch.arm == "ours" for launch in body.launches)
-    return bool(body.rows if isinstance(body, BenchBody) else body.cases)
+    if isinstance(body, BenchBody | PeerBody):
+        return bool(body.rows)
+    return bool(body.cases if isinstance(body, CorrectnessBody) else body.launched)

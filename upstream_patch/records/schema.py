@@ -19,6 +19,8 @@ REPEATS = 20
 GRAPH_LIMITS = "MLX graph limits: "
 """How the note of a benchmark begins that says how long MLX's CUDA graphs could get."""
 Arm = Literal["stock", "ours"]
+Tool = Literal["memcheck", "racecheck", "initcheck", "synccheck"]
+"""Of compute-sanitizer."""
 Cache = Literal["cold", "hot"]
 Order = Literal["queue", "chain"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -194,6 +196,77 @@ class NcuBody(Model):
     launches: list[NcuLaunch]
 
 
+class Sanitized(Model):
+    """One launch of the reduced matrix that the sanitizers watched."""
+
+    problem: Problem
+    kernel: str
+    grid: tuple[int, int, int]
+    unaligned: bool
+    """Every operand lies one element past the start of its allocation, which is aligned to 256 bytes."""
+
+
+class SanitizerRun(Model):
+    """One process under one tool: all launches, or the one launch of a planted fault."""
+
+    tool: Tool
+    plant: str | None = None
+    """The fault that was planted and that the tool reported; None for the sound kernel."""
+    launches: Count
+    """As the watched program counted them, each result checked against the fp64 reference (a plant's is not)."""
+    errors: Count
+    warnings: Count = 0
+    log: str
+    """The attachment that holds all that the tool and the watched program said."""
+
+
+class SanitizerBody(Model):
+    kind: Literal["sanitizer"] = "sanitizer"
+    sanitizer_version: str
+    options: dict[Tool, list[str]]
+    """Each tool's own options."""
+    launched: list[Sanitized]
+    runs: list[SanitizerRun]
+
+    @property
+    def sound(self) -> list[SanitizerRun]:
+        """The runs over all launches, without planted faults."""
+        return [run for run in self.runs if run.plant is None]
+
+
+class PeerRow(Model):
+    """Another library's kernel and ours on the same inputs; entry i of every list comes from round i."""
+
+    problem: Problem
+    copies: Annotated[int, Field(ge=1)]
+    ops_per_sample: Annotated[int, Field(ge=1)]
+    peer_us: Samples
+    ours_us: Samples
+    aa_us: Samples
+    """The peer again, in the same rounds: peer_us / aa_us is the noise of the method."""
+    peer_check: Check
+    """Against the reference of the peer's own form of the weights, which rounds other values than MLX's."""
+    check: Check
+    ours_kernel: str
+
+    @model_validator(mode="after")
+    def _paired(self) -> PeerRow:
+        if not len(self.peer_us) == len(self.ours_us) == len(self.aa_us):
+            raise ValueError("peer_us, ours_us and aa_us differ in length: they are paired by round")
+        return self
+
+
+class PeerBody(Model):
+    kind: Literal["peer"] = "peer"
+    peer: str
+    """The operation, as its library spells it."""
+    peer_version: str
+    timer: str
+    """What device clock was read, in words."""
+    rows: list[PeerRow]
+    notes: list[str] = []
+
+
 class Attachment(Model):
     """A raw file beside the record, at ``evidence/raw/<record id>/<path>``."""
 
@@ -202,7 +275,7 @@ class Attachment(Model):
     size: int
 
 
-Body = Annotated[CorrectnessBody | BenchBody | NcuBody, Field(discriminator="kind")]
+Body = Annotated[CorrectnessBody | BenchBody | NcuBody | SanitizerBody | PeerBody, Field(discriminator="kind")]
 
 
 class Record(Model):

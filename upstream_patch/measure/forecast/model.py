@@ -52,7 +52,7 @@ class Instance:
 @cache
 def instance(variant: kernels.Variant, arch: str) -> Instance:
     """Compile and disassemble. Raises MissingTool without NVRTC or nvdisasm."""
-    code = disassemble(nvrtc().cubin(variant.name, variant.translation_unit(), arch, kernels.OPTIONS))
+    code = disassemble(nvrtc().build(variant.name, variant.translation_unit(), arch, kernels.OPTIONS)[1])
     copies = CHUNK.weight_bytes // (16 * 32)
     registers = compile_one(variant, arch, kernels.OPTIONS).registers
     return Instance(variant, arch, registers, code.compiler, loops(code.instructions, copies))
@@ -98,7 +98,8 @@ def forecast(problem: Problem, hardware: Hardware) -> Forecast:
     """The time of one call on cold weights, alone on the GPU."""
     p, gpu = problem, hardware
     sms = int(gpu.multiprocessors.value)
-    variant, blocks = kernels.small_m_variant(p, gpu.capability, sms)
+    variant, launch = kernels.small_m_variant(p, gpu.capability, sms)
+    blocks = launch.blocks
     code = instance(variant, gpu.device.name)
     tuning = variant.tuning
     cycles_us = 1 / (gpu.clock_ghz.value * 1e3)

@@ -1,0 +1,235 @@
+"""The small-M kernel on buffers of exactly its operands' bytes, outside MLX: what compute-sanitizer watches.
+
+``python -m upstream_patch.correctness.exact FOLDER [PLANT]``, where FOLDER holds the cubins of ``units``. Without a
+plant it launches all ``cases``, checks each result against the fp64 reference and says how many there were; with one it
+makes the one broken launch of ``PLANTS``. MLX's allocator would round sizes up and hide reads past a buffer's end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upstream_patch.correctness.errors import check
+from upstream_patch.correctness.paths import Device
+from upstream_patch.driver import DriverError, Gpu, Grid, Kernel, Operands, small_m_arguments, small_m_cut
+from upstream_patch.errors import UserError
+from upstream_patch.kernels import Variant
+from upstream_patch.kernels.tuning import FORMATS, MAX_ROWS
+from upstream_patch.problem import DType, Problem
+from upstream_patch.records.schema import Sanitized, Tool
+from upstream_patch.reference import Inputs, from_bits, make_inputs
+from upstream_patch.simulate.mutations import PLANTS as SIMULATED
+from upstream_patch.simulate.small_m import FILE, to_bits
+from upstream_patch.simulate.source import small_m_kernel
+
+ROWS = tuple(m for m in (1, 7, 8, 16, 17) if m <= MAX_ROWS)
+DTYPES: tuple[DType, ...] = ("bf16", "f16")
+_OFF_TILE_N = (17, 65, 1, 40, 33)
+_OFF_SLICE_K = (320, 1088, 2112, 4160)
+"""For 4, 8 and 16 warps, and for 16 with a second pass over K; no multiple of the 256 that a warp holds."""
+_WHOLE_N, _WHOLE_K = (16, 80, 48), (1024, 2048, 3072, 5120)
+"""16-byte copies reach everything."""
+_UNTOUCHED = 0xFFFF
+"""What every output holds before: a NaN in both dtypes."""
+
+Name = Literal["x", "w", "scales", "biases", "out"]
+
+
+@dataclass(frozen=True)
+class ExactCase:
+    """One launch. ``one_block``: a single block works through all tiles, in several batches where N is large."""
+
+    problem: Problem
+    seed: int
+    unaligned: bool = False
+    """Every operand lies one element past the start of its allocation; both end with the operand's last byte."""
+    one_block: bool = False
+
+    def cut(self, device: Device) -> tuple[Variant, Grid]:
+        """The instance and its grid."""
+        variant, grid = small_m_cut(self.problem, *device)
+        return variant, (1, *grid[1:]) if self.one_block else grid
+
+
+def cases() -> Iterator[ExactCase]:
+    """Every format with both dtypes and every M of ``ROWS``, on and off the kernel's tiles, aligned and not."""
+    for number, ((bits, group, mode), dtype, m) in enumerate(product(FORMATS, DTYPES, ROWS)):
+        form, row = divmod(number, len(ROWS))
+        turn = form + (m > 8)  # M up to 8 shares an instance, so they share K
+        off_k = _OFF_SLICE_K[turn % 4]
+        off_k += {16: 16, 32: 32, 64: 0, 128: off_k % 128}[group]
+
+        def problem(n: int, k: int) -> Problem:
+            return Problem(m=m, n=n, k=k, bits=bits, group_size=group, mode=mode, dtype=dtype)  # noqa: B023 # called at once
+
+        off = problem(_OFF_TILE_N[(row + 2 * form) % 5], off_k)
+        yield ExactCase(off, number)
+        yield ExactCase(off, number, unaligned=True, one_block=True)
+        yield ExactCase(problem(_WHOLE_N[(row + form) % 3], _WHOLE_K[turn % 4]), number, one_block=number % 2 == 0)
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A fault that ``tool`` must report in words that hold ``says``."""
+
+    name: str
+    tool: Tool
+    says: str
+    short: Name | None = None
+    """This buffer ends one row too early (memcheck), or its last row is never written (initcheck)."""
+    edit: tuple[str, str] | None = None
+    """This piece of the kernel's file becomes that."""
+
+    def changed(self, variant: Variant) -> dict[str, str] | None:
+        """The kernel's changed file; None where only a buffer is at fault."""
+        return dict(small_m_kernel(variant).edited(self.name, FILE, *self.edit).files) if self.edit else None
+
+
+def _simulated(name: str) -> tuple[str, str]:
+    """A fault that the simulator plants too, so that both follow the kernel's text."""
+    (found,) = (plant for plant in SIMULATED if plant.name == name)
+    return found.old, found.new
+
+
+_BEFORE_SUMS = _simulated("a barrier of the block that one warp skips")[0]
+PLANTS = (
+    Plant("x_short", "memcheck", "Invalid __global__ read", "x"),
+    Plant("w_short", "memcheck", "Invalid __global__ read", "w"),
+    Plant("scales_short", "memcheck", "Invalid __global__ read", "scales"),
+    Plant("out_short", "memcheck", "Invalid __global__ write", "out"),
+    Plant("x_unwritten", "initcheck", "Uninitialized __global__ memory read", "x"),
+    Plant("w_unwritten", "initcheck", "Uninitialized __global__ memory read", "w"),
+    Plant("no_barrier_after_scales", "racecheck", "Race reported", edit=_simulated("a barrier of the block deleted")),
+    Plant("no_barrier_before_sums", "racecheck", "Race reported", edit=(_BEFORE_SUMS, "// the partial")),
+    # lanes 16 to 31 come to a barrier that they are not of; a barrier that lanes miss is not reported on every GPU
+    Plant(
+        "lanes_outside_mask", "synccheck", "Barrier error", edit=(_BEFORE_SUMS, f"__syncwarp(0xFFFF); {_BEFORE_SUMS}")
+    ),
+)
+PLANTED_ON = ExactCase(Problem(m=7, n=40, k=320), seed=1)
+"""A tile a block, one pass over K, and scales that lanes store one by one."""
+
+
+def plant(name: str) -> Plant:
+    """Raises UserError that lists the known names."""
+    for each in PLANTS:
+        if each.name == name:
+            return each
+    raise UserError(f"there is no plant {name!r}; known: {', '.join(each.name for each in PLANTS)}")
+
+
+def launched(device: Device) -> list[Sanitized]:
+    """What a run without a plant launches, in order."""
+    found = []
+    for case in cases():
+        variant, grid = case.cut(device)
+        found.append(Sanitized(problem=case.problem, kernel=variant.name, grid=grid, unaligned=case.unaligned))
+    return found
+
+
+def units(device: Device) -> dict[str, tuple[str, str]]:
+    """File name of a cubin -> the entry function's name and the translation unit it is compiled from."""
+    needed = {variant.name: variant for case in (*cases(), PLANTED_ON) for variant in [case.cut(device)[0]]}
+    found = {name: (name, variant.translation_unit()) for name, variant in needed.items()}
+    on = PLANTED_ON.cut(device)[0]
+    for each in PLANTS:
+        if each.edit:
+            found[f"{each.name}.{on.name}"] = (on.name, on.translation_unit(each.changed(on)))
+    return found
+
+
+class Runner:
+    """Launches cases with the cubins of one folder; a kernel is loaded once."""
+
+    def __init__(self, gpu: Gpu, folder: Path) -> None:
+        self._gpu = gpu
+        self._folder = folder
+        self._loaded: dict[str, Kernel] = {}
+
+    def run(self, case: ExactCase, fault: Plant | None = None) -> str | None:
+        """What is wrong with the result of one launch, or None. With a fault the result is not judged."""
+        variant, grid = case.cut((self._gpu.capability, self._gpu.multiprocessors))
+        kernel = self._kernel(variant, f"{fault.name}.{variant.name}" if fault and fault.edit else variant.name)
+        inputs = make_inputs(case.problem, case.seed)
+        operands = _stored(inputs)
+        starts: list[int] = []
+        at: dict[Name, int] = {}
+        for name, array in operands.items():
+            short = array[:-1] if fault and fault.short == name else array
+            held = array if fault and fault.tool == "initcheck" else short
+            offset = array.itemsize if case.unaligned else 0
+            starts.append(self._gpu.allocate(offset + held.nbytes))
+            at[name] = starts[-1] + offset
+            self._gpu.upload(at[name], short)
+        addresses = Operands(at["x"], at["w"], at["scales"], at.get("biases"), at["out"])
+        self._gpu.launch(kernel, grid, small_m_arguments(case.problem, addresses))
+        self._gpu.wait()
+        out = operands["out"]
+        if fault is None:
+            self._gpu.download(at["out"], out)
+        for start in starts:
+            self._gpu.free(start)
+        return None if fault else _wrong(inputs, out)
+
+    def _kernel(self, variant: Variant, file: str) -> Kernel:
+        if file not in self._loaded:
+            self._loaded[file] = self._gpu.load(variant, (self._folder / f"{file}.cubin").read_bytes())
+        return self._loaded[file]
+
+
+def _stored(inputs: Inputs) -> dict[Name, NDArray[Any]]:
+    """The operands' bits, and the output untouched."""
+    p = inputs.problem
+
+    def bits(values: NDArray[Any]) -> NDArray[Any]:
+        return to_bits(values.astype(np.float64), p.dtype)
+
+    out = np.full((p.m, p.n), _UNTOUCHED, np.uint16)
+    x, w, scales = bits(inputs.x), inputs.packed, inputs.scale_codes
+    if scales is not None:
+        return {"x": x, "w": w, "scales": scales, "out": out}
+    return {"x": x, "w": w, "scales": bits(inputs.scales), "biases": bits(inputs.biases), "out": out}
+
+
+def _wrong(inputs: Inputs, out: NDArray[Any]) -> str | None:
+    verdict = check(
+        inputs.problem,
+        from_bits(out, inputs.problem.dtype),
+        inputs.reference(),
+        None,
+        magnitude=inputs.magnitude(),
+        removed=inputs.removed(),
+        seed=inputs.seed,
+    )
+    return None if verdict.passed else verdict.bound
+
+
+def main(folder: Path, name: str | None = None) -> int:
+    """Prints one line that ``sanitize`` reads, after one for each wrong result. Returns the exit code."""
+    gpu = Gpu()
+    runner = Runner(gpu, folder)
+    if name is not None:
+        try:
+            runner.run(PLANTED_ON, plant(name))
+        except DriverError as error:  # memcheck ends the launch that it reports
+            print(error)
+        print(f"planted {name}: 1 launch")
+        return 0
+    wrong = [(case, why) for case in cases() if (why := runner.run(case)) is not None]
+    for case, why in wrong:
+        print(f"wrong: {case}: {why}")
+    print(f"launches: {len(list(cases()))}, wrong: {len(wrong)}")
+    gpu.close()  # what is still allocated now has leaked
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))

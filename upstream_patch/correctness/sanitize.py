@@ -1,0 +1,256 @@
+"""Run ``exact`` under compute-sanitizer's tools, and see that each tool reports the faults that are planted for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import upstream_patch
+from upstream_patch import kernels
+from upstream_patch.compile import cubins
+from upstream_patch.correctness import exact
+from upstream_patch.correctness.paths import Device
+from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.files import write_text
+from upstream_patch.kernels.tuning import DEVICE_CLASSES
+from upstream_patch.machine import cuda_device
+from upstream_patch.records.schema import SanitizerBody, SanitizerRun, Tool
+
+PROGRAM = "compute-sanitizer"
+VARIABLE = "UPSTREAM_PATCH_SANITIZER"
+_FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
+OPTIONS: dict[Tool, list[str]] = {
+    # padding: the byte after a buffer is never another buffer's
+    "memcheck": ["--leak-check", "full", "--padding", "512"],
+    "racecheck": ["--racecheck-report", "analysis"],
+    "initcheck": [],
+    "synccheck": [],
+}
+ERROR_EXIT = 86
+COMMON = (
+    *("--error-exitcode", str(ERROR_EXIT), "--print-limit", "20", "--launch-timeout", "120"),
+    # what a log does not need to know of this machine
+    *("--show-backtrace", "no", "--strip-paths", "yes"),
+)
+TIMEOUT_S = 300
+PLANT_TIMEOUT_S = 90
+"""A planted fault may hang the GPU."""
+AT_ONCE = 4
+"""Processes that share the GPU. Nothing is timed here."""
+_SOUND = re.compile(r"^launches: (\d+), wrong: (\d+)$", re.MULTILINE)
+_WRONG = re.compile(r"^wrong: .*$", re.MULTILINE)
+_ERRORS = re.compile(r"^========= ERROR SUMMARY: (\d+) errors?\r?$", re.MULTILINE)
+_HAZARDS = re.compile(
+    r"^========= RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)\r?$", re.MULTILINE
+)
+Runner = Callable[[Sequence[str], float], "subprocess.CompletedProcess[str]"]
+"""Called with the command and its time limit, s."""
+Progress = Callable[[int, int, str], None]
+"""Called with (runs done, runs in all, what ended last)."""
+
+
+class SanitizerFailed(UserError):
+    """A tool ran and did not deliver, or is blind; nothing was recorded."""
+
+    exit_code = 4
+
+
+def arguments(program: str, tool: Tool, target: Sequence[str]) -> list[str]:
+    """The command line of one run."""
+    return [program, "--tool", tool, *OPTIONS[tool], *COMMON, *target]
+
+
+def summary(tool: Tool, said: str) -> tuple[int, int]:
+    """(errors, warnings) of the one summary line. Raises SanitizerFailed where there is none, or more than one."""
+    found = (_HAZARDS if tool == "racecheck" else _ERRORS).findall(said)
+    if len(found) != 1:
+        raise SanitizerFailed(f"{tool} printed {len(found)} summaries, not one: {_end(said)}")
+    counts = found[0] if isinstance(found[0], tuple) else (found[0], "0")
+    return int(counts[0]), int(counts[1])
+
+
+def read_sound(tool: Tool, code: int, said: str, planned: int) -> SanitizerRun:
+    """A run over all launches; what the tool found is in the result.
+
+    Raises SanitizerFailed where the run is not a whole one, UserError where a result was wrong.
+    """
+    errors, warnings = summary(tool, said)
+    counts = _SOUND.findall(said)
+    if len(counts) != 1:
+        raise SanitizerFailed(
+            f"under {tool} the program did not come to its end (exit code {code}, {errors} errors): {_end(said)}"
+        )
+    launches, wrong = (int(count) for count in counts[0])
+    if wrong:
+        raise UserError(f"{wrong} of {launches} results are wrong under {tool}: {(*_WRONG.findall(said), '')[0]}")
+    if launches != planned:
+        raise SanitizerFailed(f"{launches} launches under {tool}, planned were {planned}")
+    if code not in ({ERROR_EXIT} if errors else {0, ERROR_EXIT} if warnings else {0}):
+        raise SanitizerFailed(f"{tool} ended with exit code {code} and {errors} errors: {_end(said)}")
+    return SanitizerRun(tool=tool, launches=launches, errors=errors, warnings=warnings, log=log_name(tool, None))
+
+
+def read_planted(plant: exact.Plant, code: int, said: str) -> SanitizerRun:
+    """A run with a planted fault. Raises SanitizerFailed where the tool did not report just that."""
+    errors, warnings = summary(plant.tool, said)
+    if f"planted {plant.name}: 1 launch" not in said.splitlines():
+        raise SanitizerFailed(f"the program did not plant {plant.name} under {plant.tool}: {_end(said)}")
+    if not errors or plant.says not in said or code != ERROR_EXIT:
+        raise SanitizerFailed(
+            f"{plant.tool} is blind: it did not report the planted fault {plant.name} ({errors} errors, exit code "
+            f"{code}, {'no ' if plant.says not in said else ''}{plant.says!r}): {_end(said)}"
+        )
+    return SanitizerRun(
+        tool=plant.tool,
+        plant=plant.name,
+        launches=1,
+        errors=errors,
+        warnings=warnings,
+        log=log_name(plant.tool, plant),
+    )
+
+
+def log_name(tool: Tool, plant: exact.Plant | None) -> str:
+    return f"{tool}.{plant.name}.log" if plant else f"{tool}.log"
+
+
+def sanitize(
+    *,
+    device: Device | None = None,
+    program: str | None = None,
+    runner: Runner | None = None,
+    build: Callable[[Device, Path], None] | None = None,
+    progress: Progress | None = None,
+    keep: Path | None = None,
+) -> tuple[SanitizerBody, dict[str, bytes]]:
+    """Every tool over all launches, and once for each planted fault; returns the body and the logs by attachment name.
+
+    Logs are written to the folder ``keep`` before they are read, so that a run that fails can be looked at.
+
+    Raises MissingTool without a CUDA device of a known class, compute-sanitizer or NVRTC; UserError when a result is
+    wrong; SanitizerFailed when a tool did not do its work or did not report a planted fault. Faults that a tool finds
+    in the sound kernel are in the body: ask ``faults``.
+    """
+    device = device or _device()
+    program, runner = program or find(), runner or _run
+    version = _version(_checked(runner, [program, "--version"], PLANT_TIMEOUT_S).stdout)
+    launched = exact.launched(device)
+    jobs: list[tuple[Tool, exact.Plant | None]] = [(tool, None) for tool in OPTIONS]
+    jobs += [(plant.tool, plant) for plant in exact.PLANTS]
+    with tempfile.TemporaryDirectory(prefix="upstream-patch-sanitize-") as folder:
+        (build or _build)(device, Path(folder))
+
+        def start(job: tuple[Tool, exact.Plant | None]) -> tuple[int, str]:
+            tool, plant = job
+            target = [sys.executable, "-m", "upstream_patch.correctness.exact", folder]
+            if plant is None:
+                done = _checked(runner, arguments(program, tool, target), TIMEOUT_S)
+            else:
+                done = _checked(runner, arguments(program, tool, [*target, plant.name]), PLANT_TIMEOUT_S)
+            return done.returncode, done.stdout
+
+        said = []
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for job, answer in zip(jobs, pool.map(start, jobs), strict=True):
+                said.append(answer)
+                if progress is not None:
+                    progress(len(said), len(jobs), log_name(*job))
+    logs = {log_name(*job): text for job, (_, text) in zip(jobs, said, strict=True)}
+    if keep is not None:
+        for name, text in logs.items():
+            write_text(keep / name, text)
+    runs = [
+        read_planted(plant, code, text) if plant else read_sound(tool, code, text, len(launched))
+        for (tool, plant), (code, text) in zip(jobs, said, strict=True)
+    ]
+    body = SanitizerBody(sanitizer_version=version, options=OPTIONS, launched=launched, runs=runs)
+    return body, {name: text.encode() for name, text in logs.items()}
+
+
+def faults(body: SanitizerBody) -> list[str]:
+    """What the tools found in the sound kernel, a line a tool; empty when nothing."""
+    return [
+        f"{run.tool}: {run.errors} errors, {run.warnings} warnings in {run.launches} launches (see {run.log})"
+        for run in body.sound
+        if run.errors or run.warnings
+    ]
+
+
+def find() -> str:
+    """The program: ``$UPSTREAM_PATCH_SANITIZER``, then the path, then CUDA's usual folders. Raises MissingTool."""
+    named = os.environ.get(VARIABLE)
+    found = named or shutil.which(PROGRAM) or shutil.which(PROGRAM, path=os.pathsep.join(_FOLDERS))
+    if found is None:
+        raise MissingTool(f"{PROGRAM} is not installed", f"install the CUDA toolkit, or name the program in {VARIABLE}")
+    return found
+
+
+def _device() -> Device:
+    device = cuda_device()
+    if device is None:
+        raise MissingTool("no CUDA device", "run on a machine with an NVIDIA GPU and its driver")
+    if device[0] not in DEVICE_CLASSES:
+        raise MissingTool(f"no kernel is launched on compute capability {device[0]}", "see kernels/tuning.py")
+    return device
+
+
+def _build(device: Device, folder: Path) -> None:
+    """Compile what ``exact`` loads, with line numbers for the reports."""
+    arch = DEVICE_CLASSES[device[0]].name
+    for name, code in cubins(exact.units(device), arch, (*kernels.OPTIONS, "--generate-line-info")).items():
+        (folder / f"{name}.cubin").write_bytes(code)
+
+
+def _run(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    # the watched program must import this very package, from whatever folder we were started in
+    paths = [str(Path(upstream_patch.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    with subprocess.Popen(
+        list(command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment | {"PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=timeout_s)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # the watched program too, which holds the GPU
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, said, "")
+
+
+def _checked(runner: Runner, command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Exit codes are the readers' to judge."""
+    try:
+        return runner(command, timeout_s)
+    except (FileNotFoundError, PermissionError) as error:
+        raise MissingTool(
+            f"{command[0]} cannot be run ({error.strerror})", f"name the program in {VARIABLE}"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise SanitizerFailed(
+            f"{' '.join(command[1:3])} took more than {timeout_s:.0f} s and was stopped: see what else uses the GPU"
+        ) from error
+
+
+def _version(said: str) -> str:
+    found = re.search(r"[Vv]ersion\s+(\d[\w.]*)", said)
+    if found is None:
+        raise SanitizerFailed(f"the program named {PROGRAM} does not say its version: {_end(said)}")
+    return found.group(1)
+
+
+def _end(said: str) -> str:
+    """The last lines, in one."""
+    return " / ".join([line.strip() for line in said.splitlines() if line.strip()][-3:]) or "it said nothing"
