@@ -31,7 +31,7 @@ def fp32_kernel(inputs: Inputs) -> F64:
     x = inputs.x.reshape(p.batch, p.m, 1, -1)
     with np.errstate(invalid="ignore", over="ignore"):
         products = (weights[:, None] * x).sum(axis=3, dtype=np.float32)
-    return products.reshape(-1, p.n).astype(np.float64)
+    return np.asarray(products.reshape(-1, p.n), np.float64)
 
 
 def judged(
@@ -103,9 +103,8 @@ def nan_scales_are_numbers(inputs: Inputs) -> Inputs:
 
 def other_entry(inputs: Inputs) -> Inputs:
     """Every entry of a batch multiplies the weights of the first."""
-    n, batch = inputs.problem.n, inputs.problem.batch
-    first = {name: np.tile(getattr(inputs, name)[:n], (batch, 1)) for name in ("packed", "scales", "biases")}
-    return replace(inputs, **first)
+    row = np.arange(len(inputs.packed)) % inputs.problem.n
+    return replace(inputs, packed=inputs.packed[row], scales=inputs.scales[row], biases=inputs.biases[row])
 
 
 FAULTS = [

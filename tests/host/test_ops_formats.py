@@ -19,6 +19,18 @@ from upstream_patch.kernels.tuning import FORMATS, SmallM  # noqa: E402
 from upstream_patch.problem import FLOATING  # noqa: E402
 
 MODES = list(FLOATING)
+
+
+def ours(*arguments: Any, **more: Any) -> Any:
+    call: Any = upstream_patch.quantized_matmul
+    return call(*arguments, **more)
+
+
+def stock(*arguments: Any, **more: Any) -> Any:
+    call: Any = ops.stock_quantized_matmul
+    return call(*arguments, **more)
+
+
 Launches = list[dict[str, Any]]
 
 
@@ -43,7 +55,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     return launched
 
 
-def weights(mode: str, n: int = 48, k: int = 512, entries: int = 0) -> tuple[Any, ...]:
+def weights(mode: str, n: int = 48, k: int = 512, entries: int = 0) -> Any:
     """w and scales, and biases where the mode has them; ``entries`` of them, if any."""
     made = mx.quantize(mx.random.normal((n, k), key=mx.random.key(n)), mode=mode)
     parts = [part if part.dtype in (mx.uint32, mx.uint8) else part.astype(mx.bfloat16) for part in made]
@@ -57,23 +69,23 @@ def x_of(*shape: int, dtype: Any = None) -> Any:
 def alike(*arguments: Any, **more: Any) -> None:
     """Ours raises what MLX raises, or gives what MLX gives."""
     try:
-        wanted = ops.stock_quantized_matmul(*arguments, **more)
+        wanted = stock(*arguments, **more)
     except Exception as error:
-        with pytest.raises(type(error)) as ours:
-            upstream_patch.quantized_matmul(*arguments, **more)
+        with pytest.raises(type(error)) as raised:
+            ours(*arguments, **more)
         # a TypeError ends with the call's arguments as they reached MLX, where ours are spelled out
-        assert str(ours.value).partition("Invoked with")[0] == str(error).partition("Invoked with")[0]
+        assert str(raised.value).partition("Invoked with")[0] == str(error).partition("Invoked with")[0]
     else:
-        assert mx.array_equal(upstream_patch.quantized_matmul(*arguments, **more), wanted, equal_nan=True)
+        assert mx.array_equal(ours(*arguments, **more), wanted, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("mode", MODES)
 def test_floating_modes_take_the_kernel_with_defaults_and_without(launches: Launches, mode: str, dtype: str) -> None:
     x, (w, s), (bits, group) = x_of(4, 512, dtype=getattr(mx, dtype)), weights(mode), FLOATING[mode]
-    upstream_patch.quantized_matmul(x, w, s, mode=mode)
-    upstream_patch.quantized_matmul(x, w, s, None, True, group, bits, "".join([mode[:2], mode[2:]]))
-    upstream_patch.quantized_matmul(x, w, scales=s, bits=bits, mode=mode)
+    ours(x, w, s, mode=mode)
+    ours(x, w, s, None, True, group, bits, "".join([mode[:2], mode[2:]]))
+    ours(x, w, scales=s, bits=bits, mode=mode)
     assert [launch["variant"].tuning.format for launch in launches] == [(bits, group, mode)] * 3
     assert launches[0]["output_shapes"] == [(4, 48)] and launches[0]["output_dtypes"] == [x.dtype]
     assert [len(launch["inputs"]) for launch in launches] == [3] * 3
@@ -105,8 +117,9 @@ def test_floating_modes_take_the_kernel_with_defaults_and_without(launches: Laun
 )
 def test_other_arguments_are_mlxs_to_judge(launches: Launches, more: dict[str, Any]) -> None:
     x, given = x_of(4, 512), weights("mxfp4")
-    for explicit in ({}, {"group_size": 32, "bits": 4}):
-        upstream_patch.quantized_matmul(x, *given, mode="mxfp4", **explicit)
+    usual: list[dict[str, Any]] = [{}, {"group_size": 32, "bits": 4}]
+    for explicit in usual:
+        ours(x, *given, mode="mxfp4", **explicit)
     launches.clear()
     for _ in range(2):  # what the first call leaves behind must not answer the second
         alike(x, *given, **more)
@@ -130,7 +143,7 @@ def test_other_arguments_are_mlxs_to_judge(launches: Launches, more: dict[str, A
 )
 def test_other_arrays_are_mlxs_to_judge(launches: Launches, change: Any, why: str) -> None:
     x, given = x_of(4, 512), weights("mxfp4")
-    upstream_patch.quantized_matmul(x, *given, mode="mxfp4")
+    ours(x, *given, mode="mxfp4")
     launches.clear()
     for _ in range(2):
         alike(*change(x, *given), mode="mxfp4")
@@ -144,8 +157,8 @@ def test_other_arrays_are_mlxs_to_judge(launches: Launches, change: Any, why: st
 )
 def test_a_batch_of_weights_takes_the_kernel(launches: Launches, mode: str, shape: tuple[int, ...], rows: int) -> None:
     x, given = x_of(*shape), weights(mode, entries=3)
-    y = upstream_patch.quantized_matmul(x, *given, mode=mode)
-    assert y.shape == ops.stock_quantized_matmul(x, *given, mode=mode).shape == (*shape[:-1], 48)
+    y = ours(x, *given, mode=mode)
+    assert y.shape == stock(x, *given, mode=mode).shape == (*shape[:-1], 48)
     (launch,) = launches
     assert launch["batch"] and launch["grid"][1:] == (-(-rows // 16), 3)
 
@@ -157,7 +170,7 @@ def test_a_batch_of_weights_takes_the_kernel(launches: Launches, mode: str, shap
 )
 def test_other_batches_are_mlxs(launches: Launches, mode: str, shape: tuple[int, ...]) -> None:
     alike(x_of(*shape), *weights(mode, entries=3), mode=mode)
-    four_axes = tuple(part[None] for part in weights(mode, entries=3))
+    four_axes: Any = [part[None] for part in weights(mode, entries=3)]
     alike(x_of(3, 4, 512), *four_axes, mode=mode)
     assert not launches
 
@@ -165,22 +178,22 @@ def test_other_batches_are_mlxs(launches: Launches, mode: str, shape: tuple[int,
 def test_weights_of_one_entry_are_rows_times_that(launches: Launches) -> None:
     given = weights("mxfp4", entries=1)
     for shape, rows in (((1, 20, 512), 20), ((5, 1, 1, 512), 5)):
-        assert upstream_patch.quantized_matmul(x_of(*shape), *given, mode="mxfp4").shape == (*shape[:-1], 48)
+        assert ours(x_of(*shape), *given, mode="mxfp4").shape == (*shape[:-1], 48)
         assert launches[-1]["grid"][1:] == (-(-rows // 16), 1)
 
 
 def test_a_wide_decode_batch_is_folded_for_stock(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, ...]] = []
-    real = ops.stock_quantized_matmul
+    real: Any = ops.stock_quantized_matmul
 
-    def stock(x: Any, *rest: Any, **more: Any) -> Any:
+    def noted(x: Any, *rest: Any, **more: Any) -> Any:
         seen.append(x.shape)
         return real(x, *rest, **more)
 
     x, given = x_of(64, 1, 512), weights("mxfp4", n=128)
     wanted = real(x, *given, mode="mxfp4")
-    monkeypatch.setattr(ops, "stock_quantized_matmul", stock)
-    assert upstream_patch.quantized_matmul(x, *given, mode="mxfp4").shape == wanted.shape
+    monkeypatch.setattr(ops, "stock_quantized_matmul", noted)
+    assert ours(x, *given, mode="mxfp4").shape == wanted.shape
     assert seen == [(64, 512)] and not launches
 
 
@@ -191,7 +204,7 @@ def test_a_launch_that_fails_on_a_gpu_is_not_hidden(launches: Launches, monkeypa
     monkeypatch.setattr(ops, "_compiled", lambda variant, batch: refuse)
     monkeypatch.setattr(ops, "_on_gpu", lambda stream: True)
     with pytest.raises(ValueError, match="a fault of ours"):
-        upstream_patch.quantized_matmul(x_of(4, 512), *weights("mxfp4"), mode="mxfp4")
+        ours(x_of(4, 512), *weights("mxfp4"), mode="mxfp4")
 
 
 def test_under_a_transformation_floating_modes_are_mlxs(launches: Launches) -> None:
@@ -256,6 +269,7 @@ def sizes_of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def test_the_body_reads_rows_strides_and_entries_off_the_shapes(sizes_of: Any) -> None:
     batch, sizes = sizes_of
+    shape: tuple[int, ...]
     if not batch:
         for shape in ((20, 512), (4, 5, 512), (20, 1, 512)):
             m, n, k, x_row, _, out_row, _ = sizes(shape, (48, 64))

@@ -42,7 +42,9 @@ def test_readme_says_what_the_facts_say(root: Path) -> None:
 def test_a_cell_has_stock_ours_and_the_speedup() -> None:
     filled = readme.fill(EMPTY, FACTS)
     rows = [line for line in filled.splitlines() if line.startswith("| 4096 x 1024 |")]
-    assert rows == ["| 4096 x 1024 | not run | not run | not run | 1,966.6 -> 90.0 (21.8x) | not run | not run |"]
+    assert rows == [
+        "| 4096 x 1024 | not run | not run | not run | 1,966.6 -> 90.0 (21.8x) | not run | not run | not run |"
+    ]
     assert filled.startswith("# Title\n\n")
     assert filled.endswith("\nafter\n")
     assert "former contents" not in filled

@@ -170,7 +170,7 @@ def test_a_batch_is_its_entries(mode: Mode) -> None:
         parts = [getattr(inputs.entry(i), name)() for i in range(3)]
         np.testing.assert_array_equal(whole, np.concatenate(parts))
         np.testing.assert_allclose(getattr(inputs.row(2), name)(), whole[2::5], rtol=1e-12, atol=1e-300)
-    x, scales = (a.astype(np.float64) for a in (inputs.x, inputs.scales))
-    last = matmul_fp64(x[10:], inputs.q[80:], scales[80:], inputs.biases[80:], problem.group_size, inputs.elements)
+    x, scales, biases = (a.astype(np.float64) for a in (inputs.x, inputs.scales, inputs.biases))
+    last = matmul_fp64(x[10:], inputs.q[80:], scales[80:], biases[80:], problem.group_size, inputs.elements)
     np.testing.assert_array_equal(inputs.reference()[10:], last)
     assert not np.array_equal(inputs.entry(0).packed, inputs.entry(1).packed)
