@@ -85,8 +85,8 @@ PLANTS = (
     ),
     Plant(
         "a vector load of any address",
-        "const bool whole = rows.whole();",
-        "const bool whole = true;",
+        "rows.whole() && (slice + 1)",
+        "(slice + 1)",
         ("misaligned",),
         odd_x=True,
         file=ACTIVATIONS,

@@ -44,7 +44,6 @@ __device__ __forceinline__ float scale_to_f16(u32 (&v)[4][2][4], int lane) {
   return __uint_as_float((field - 15) << 23);
 }
 
-// Rows past M and elements past K are zero, so whatever the weights hold there adds nothing.
 template <typename T>
 struct Rows {
   const T* x;
@@ -68,47 +67,47 @@ struct XSlice {
   float sum[kRowTiles][kSumSets][2][2]; // of row g and group 4 set + t: [high or low part][times -offset or 1]
   float unscale[kRowTiles][2]; // of rows 2t and 2t + 1: what a sum of products still lacks
 
-  // Where in K this lane's eight elements start: of block q, half h of the 16 that its weights of the block meet.
-  __device__ static int first(int slice, int q, int h, int t) {
-    return slice * L::kSlice + q * L::kBlock + (L::kRuns == 2 ? h * 32 + t * 8 : t * 16 + h * 8);
-  }
-
-  // This lane's 64 elements of row tile j's row.
-  __device__ static void read(u32 (&v)[4][2][4], const Rows<T>& rows, int j, int slice, int lane, bool whole) {
-    const int row = j * 8 + lane / 4;
+  // This lane's 64 elements of row tile j's row: of block q, in two halves, the 16 that its weights of the block meet.
+  // Rows past M repeat the last one; what comes of them is never stored. Elements past K are zero, so whatever the
+  // weights hold there adds nothing.
+  __device__ static void read(u32 (&v)[4][2][4], const Rows<T>& rows, int j, int slice, int lane) {
+    constexpr int kHalf = L::kRuns == 2 ? 32 : 8; // from one half to the other
+    const int start = slice * L::kSlice + lane % 4 * (L::kRuns == 2 ? 8 : 16);
+    const T* from = rows.x + min(j * 8 + lane / 4, rows.m - 1) * rows.stride + start;
+    if (rows.whole() && (slice + 1) * L::kSlice <= rows.k) {
 #pragma unroll
-    for (int q = 0; q < 4; ++q) {
+      for (int i = 0; i < 8; ++i) {
+        keep(v[i / 2][i % 2], *reinterpret_cast<const u32x4*>(from + i / 2 * L::kBlock + i % 2 * kHalf));
+      }
+    } else {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int at = first(slice, q, h, lane % 4);
+      for (int i = 0; i < 8; ++i) {
+        const int at = i / 2 * L::kBlock + i % 2 * kHalf;
         u32x4 eight = {};
-        if (row < rows.m && at < rows.k) {
-          const T* from = rows.x + row * rows.stride + at;
-          if (whole) {
-            eight = *reinterpret_cast<const u32x4*>(from);
-          } else {
-            T* each = reinterpret_cast<T*>(&eight);
+        if (start + at < rows.k) {
+          T* each = reinterpret_cast<T*>(&eight);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-              each[i] = from[i];
-            }
+          for (int e = 0; e < 8; ++e) {
+            each[e] = from[at + e];
           }
         }
-        v[q][h][0] = eight.x;
-        v[q][h][1] = eight.y;
-        v[q][h][2] = eight.z;
-        v[q][h][3] = eight.w;
+        keep(v[i / 2][i % 2], eight);
       }
     }
+  }
+  __device__ static void keep(u32 (&v)[4], const u32x4& eight) {
+    v[0] = eight.x;
+    v[1] = eight.y;
+    v[2] = eight.z;
+    v[3] = eight.w;
   }
 
   __device__ void load(const Rows<T>& rows, int slice, int lane) {
     const int t = lane % 4;
-    const bool whole = rows.whole();
 #pragma unroll
     for (int j = 0; j < kRowTiles; ++j) {
       u32 v[4][2][4];
-      read(v, rows, j, slice, lane, whole);
+      read(v, rows, j, slice, lane);
       if constexpr (L::kScaled) {
         const float lacks = scale_to_f16(v, lane) * F::kFactor;
         unscale[j][0] = shuffle(lacks, 8 * t);
