@@ -46,17 +46,22 @@ def cells(problem: Problem, device: Device) -> set[Cell]:
     return found
 
 
+def work(count: int, batch: int) -> str:
+    return f"{min(-(-count // batch), 2)} {'ragged' if count % batch else 'full'}"
+
+
 def wanted(device: Device) -> set[Cell]:
     """From the tuning tables alone: every instance, and what its batch and its warps allow."""
     limits = DEVICE_CLASSES[device[0]]
     cut: set[Cell] = set()
     for variant in kernels.variants(limits.name, [USUAL]):
         tuning = variant.tuning
-        pick = (tuning.stages, tuning.tiles)
-        # a deep ring of its own is launched for blocks of many tiles only
-        few = pick == limits.picks[tuning.rows][0]
-        works = ["2 full"] if tuning.tiles == 1 else ["2 ragged"]
-        works += (["1 full"] if few else []) + (["1 ragged"] if few and tuning.tiles > 1 else [])
+        choices = limits.choices(tuning.rows, tuning.warps, USUAL)
+        at = [chosen for _, chosen in choices].index(tuning)
+        # from what this pick asks for (its last blocks may have one less) to what a better one does
+        better = min((pick.least for pick, _ in choices[:at]), default=1000)
+        counts = range(max(1, choices[at][0].least - 1), better)
+        works = {work(count, tuning.tiles) for count in counts} - {"2 full" if tuning.tiles > 1 else ""}
         passes = ["1", "2"] if tuning.warps == 16 else ["1"]
         cut |= set(product([variant.name], works, passes, ["regular", "irregular"]))
     return cut
@@ -94,7 +99,8 @@ def test_each_path_problem_is_needed(name: str) -> None:
 def test_the_headline_instance_runs_batches_on_the_h200() -> None:
     device = DEVICES["h200"]
     found = set().union(*(cells(problem, device) for problem in path_problems(device)))
-    deep = {cell[1:] for cell in found if cell[0] == "small_m_bf16_b4_g64_r8_w16_s3_t4"}
+    pick = DEVICE_CLASSES[9, 0].picks[8][0]
+    deep = {cell[1:] for cell in found if cell[0] == f"small_m_bf16_b4_g64_r8_w16_s{pick.stages}_t{pick.tiles}"}
     assert deep >= set(product(["2 ragged"], ["1", "2"], ["regular", "irregular"]))
 
 
@@ -102,8 +108,8 @@ def test_the_headline_instance_runs_batches_on_the_h200() -> None:
 def test_the_cost_is_bounded_and_the_repeated_rows_tell_tiles_apart(name: str) -> None:
     device = DEVICES[name]
     problems = list(path_problems(device))
-    assert sum(problem.weight_bytes for problem in problems) < 2.5e9
-    assert max(problem.weight_bytes for problem in problems) < 150e6
+    assert sum(problem.weight_bytes for problem in problems) < 4e9
+    assert max(problem.weight_bytes for problem in problems) < 250e6
     for problem in problems:
         _, launch = kernels.small_m_variant(problem, *device)
         own = range(0, -(-problem.n // 16), launch.blocks)

@@ -26,7 +26,7 @@ from upstream_patch.reference import distributions
 from upstream_patch.simulate import ORDERS, SUMS, Placement
 
 SEED = 20260731
-CASES = 4800
+CASES = 4400
 FULL_CASES = 20_000
 _K = {
     # by warps: tuning picks them from K
@@ -74,12 +74,13 @@ class Picks:
 
 
 def all_picks() -> tuple[Picks, ...]:
-    """Every different tuning table, on the device of least shared memory that has it."""
-    found: dict[tuple[int, str], Picks] = {}
-    for device in DEVICE_CLASSES.values():
+    """Every different choice of instances, on the device of least shared memory that makes it."""
+    found: dict[tuple[SmallM | None, ...], Picks] = {}
+    for device in sorted(DEVICE_CLASSES.values(), key=lambda device: device.shared_per_block):
         for tiles in device.levels:
-            table = repr((device.picks, device.narrow, tiles))
-            found.setdefault((device.shared_per_block, table), Picks(f"{device.name} {tiles}", device, tiles))
+            picks = Picks(f"{device.name} {tiles}", device, tiles)
+            chosen = tuple(picks.tuning(m, warps, form) for m, warps, form in product((8, 16), _K, FORMATS))
+            found.setdefault(chosen, picks)
     return tuple(found.values())
 
 
@@ -110,7 +111,12 @@ Instance = tuple[Picks, int, Format, DType, int]
 def _instances() -> Iterator[Instance]:
     """All of 4-bit weights of group size 64; of each other format one in each dtype and row count, by turns."""
     tables = all_picks()
-    yield from product(tables, _K, [USUAL], _DTYPES, (0, 8))
+    usual = {
+        picks.tuning(above + 1, warps, USUAL): (picks, warps, above)
+        for picks, warps, above in product(tables, _K, (0, 8))
+    }
+    for (picks, warps, above), dtype in product(usual.values(), _DTYPES):
+        yield picks, warps, USUAL, dtype, above
     others = product([each for each in FORMATS if each != USUAL], _DTYPES, (0, 8))
     for number, (form, dtype, above) in enumerate(others):
         turns = [(tables[(number + i) % len(tables)], warps) for i in range(len(tables)) for warps in (16, 8, 4)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Literal
 
@@ -67,11 +68,11 @@ def path_problems(device: Device = H200) -> Iterator[Problem]:
             yield Problem(m=m - 3, n=tiles * TILE - 5, k=irregular * 64, dtype=dtype)
 
 
-def _tiles(m: int, k: int, device: Device) -> list[int]:
+@cache
+def _tiles(m: int, k: int, device: Device) -> tuple[int, ...]:
     """Few numbers of tiles that between them give the blocks every work of every instance that M and K can take."""
     found: dict[frozenset[tuple[str, Work]], int] = {}
-    warps = kernels.small_m_variant(Problem(m=m, n=TILE, k=k), *device)[0].tuning.warps
-    for tiles in range(1, _PROBED_TILES * device[1] * 16 // warps):
+    for tiles in _candidates(kernels.small_m_variant(Problem(m=m, n=TILE, k=k), *device)[0].tuning.warps, device):
         variant, launch = kernels.small_m_variant(Problem(m=m, n=tiles * TILE, k=k), *device)
         works_of = works(variant.tuning, tiles, launch.blocks)
         found.setdefault(frozenset((variant.name, work) for work in works_of), tiles)
@@ -81,4 +82,18 @@ def _tiles(m: int, k: int, device: Device) -> list[int]:
         best = max(found, key=lambda covers: (len(covers & wanted), -found[covers]))
         chosen.append(found[best])
         wanted -= best
-    return chosen
+    return tuple(chosen)
+
+
+def _candidates(warps: int, device: Device) -> list[int]:
+    """Numbers of tiles, least first: the least and the most that give a block so many, and one less than that.
+
+    Up to what every cut of a block asks for, and two batches more.
+    """
+    limits = DEVICE_CLASSES[device[0]]
+    most = max(limits.levels) + 2 * max(pick.tiles for picks in limits.picks.values() for pick in picks)
+    found = set()
+    for count, side_by_side in product(range(1, most + 1), range(1, 16 // warps + 1)):
+        blocks = device[1] * side_by_side
+        found |= {(count - 1) * blocks + 1, count * blocks - 1, count * blocks}
+    return sorted(found - {0})
