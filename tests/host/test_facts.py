@@ -92,8 +92,8 @@ def test_the_graph_limits_are_those_of_the_record(synthetic: Any) -> None:
 @pytest.mark.parametrize(
     ("recorded", "stale"),
     [
-        ("small_m_bf16_b4_g64_r8_w16_s2_t4_0123456789ab", False),
-        ("custom_kernel_small_m_bf16_b4_g64_r8_w16_s2_t4_0123456789ab", False),
+        ("small_m_bf16_b4_g64_r8_w16_s2_t2_0123456789ab", False),
+        ("custom_kernel_small_m_bf16_b4_g64_r8_w16_s2_t2_0123456789ab", False),
         ("small_m_bf16_b4_g64_r8_w16_s4_t4_0123456789ab", True),
         ("another_kernel", False),
     ],

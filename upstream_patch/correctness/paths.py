@@ -18,8 +18,6 @@ H200: Device = ((9, 0), 132)
 Work = Literal["ragged", "full", "several"]
 """What a block works through: fewer tiles than a batch, exactly one batch, or more, the last batch not full. (Where a
 batch is one tile, every batch is full.)"""
-_PROBED_TILES = 20
-"""Tiles a block, up to which problems are sought: past the long ring's threshold, and a batch more."""
 
 
 @dataclass(frozen=True)
