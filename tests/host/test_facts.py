@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from upstream_patch.errors import UserError
+from upstream_patch.kernels import small_m_variant
 from upstream_patch.problem import Problem
 from upstream_patch.records.facts import Fact, current, derive, to_json
 from upstream_patch.records.schema import HostCost
@@ -89,12 +90,17 @@ def test_the_graph_limits_are_those_of_the_record(synthetic: Any) -> None:
     assert f"record.{without.stem}.graph_limits" not in by_id(synthetic)
 
 
+TODAYS = small_m_variant(Problem(m=7, n=4096, k=4096), (9, 0), 132)[0].name
+
+
 @pytest.mark.parametrize(
     ("recorded", "stale"),
     [
-        ("small_m_bf16_b4_g64_r8_w16_s2_t2_0123456789ab", False),
-        ("custom_kernel_small_m_bf16_b4_g64_r8_w16_s2_t2_0123456789ab", False),
-        ("small_m_bf16_b4_g64_r8_w16_s4_t4_0123456789ab", True),
+        (f"{TODAYS}_0123456789ab", False),
+        (f"{TODAYS}_a23456789abc_batch", False),
+        (f"custom_kernel_{TODAYS}_0123456789ab", False),
+        ("small_m_bf16_b4_g64_r8_w16_s9_t4_0123456789ab", True),
+        ("small_m_bf16_nvfp4_r8_w16_s9_t4_0123456789ab", True),
         ("another_kernel", False),
     ],
 )

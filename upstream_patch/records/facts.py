@@ -44,7 +44,7 @@ MAKES: Mapping[str, str] = {
     for family, kind in {"small_m": "bench", **{kind: kind for kind in VERBS if kind != "bench"}}.items()
 }
 """The command that makes a family of facts, to be run on the host that the id names."""
-_INSTANCE = re.compile(r"small_m_(?:bf16|f16)(?:_[a-z]\d+)+")
+_INSTANCE = re.compile(r"small_m_(?:bf16|f16)_(?:b\d+_g\d+|mxfp4|mxfp8|nvfp4)_r\d+_w\d+_s\d+_t\d+")
 
 
 @dataclass(frozen=True)
