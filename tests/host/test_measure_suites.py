@@ -28,10 +28,6 @@ def test_small_m_holds_every_shape_row_count_and_layout() -> None:
     }
     assert len(wanted) == 60
     assert cold >= wanted | {Problem(m=32, n=n, k=k).id for k, n in ((8192, 8192), (4096, 6144))}
-    assert len(suite("small-m").rows) <= 150
-    formats = {(*form, m) for form in FORMATS for m in (4, 8, 16)}
-    specs = [spec.problem for spec in suite("small-m").rows if (spec.problem.n, spec.problem.k) == (14336, 4096)]
-    assert {(p.bits, p.group_size, p.mode, p.m) for p in specs} >= formats
     assert {(spec.cache, spec.order) for spec in suite("small-m").rows} == {
         ("cold", "queue"),
         ("cold", "chain"),
@@ -39,8 +35,17 @@ def test_small_m_holds_every_shape_row_count_and_layout() -> None:
     }
     chained = [spec.problem for spec in suite("small-m").rows if spec.order == "chain"]
     assert {(problem.k, problem.n, problem.m) for problem in chained} == {
-        (k, n, m) for k, n in ((4096, 4096), (4096, 28672), (14336, 4096)) for m in (1, 7, 8, 16)
+        *((k, n, m) for k, n in ((4096, 4096), (4096, 28672), (14336, 4096)) for m in (1, 7, 8, 16)),
+        *((4096, 1024, m) for m in (8, 16, 32)),
     }
+
+
+def test_formats_holds_each_but_the_usual_one_in_bf16_and_every_width_and_mode_in_f16() -> None:
+    problems = [spec.problem for spec in suite("formats").rows]
+    in_bf16 = {(p.bits, p.group_size, p.mode, p.m) for p in problems if p.dtype == "bf16"}
+    assert in_bf16 == {(*form, m) for form in FORMATS if form != (4, 64, "affine") for m in (1, 4, 8, 16, 32)}
+    assert {(p.bits, p.mode) for p in problems if p.dtype == "f16"} == {(form.bits, form.mode) for form in FORMATS}
+    assert {(p.k, p.n) for p in problems} == {(4096, 14336)}
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -68,7 +73,7 @@ def test_the_profile_plan_is_stock_and_ours_at_every_row_count() -> None:
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(UserError, match="no suite 'x'; known: small-m, smoke"):
+    with pytest.raises(UserError, match="no suite 'x'; known: small-m, formats, smoke"):
         suite("x")
     with pytest.raises(UserError, match="no profile plan 'x'; known: ncu"):
         profile_plan("x")

@@ -125,7 +125,7 @@ class DeviceClass:
 
 
 _FEW = (Pick(2, 2), Pick(2, 1))
-_LARGE: Picks = {8: (Pick(3, 6, least=24), Pick(2, 4, least=3), *_FEW), 16: (Pick(2, 4), *_FEW)}
+_LARGE: Picks = {8: (Pick(3, 4, least=12), Pick(2, 4, least=3), *_FEW), 16: (Pick(2, 4), *_FEW)}
 _LARGE_NARROW: Picks = {8: (Pick(2, 8, least=4),)}
 _MIDDLE: Picks = {8: (Pick(3, 2), *_FEW), 16: _FEW}
 _SMALL: Picks = {8: _FEW, 16: _FEW}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from upstream_patch.errors import UserError
-from upstream_patch.kernels.tuning import FORMATS, USUAL
-from upstream_patch.problem import Layout, Problem
+from upstream_patch.kernels.tuning import FORMATS, USUAL, Format
+from upstream_patch.problem import DType, Layout, Problem
 from upstream_patch.records.schema import Arm
 
 Cache = Literal["cold", "hot"]
@@ -66,21 +66,23 @@ def _specs(
 
 
 def _formats() -> tuple[Spec, ...]:
-    """Every other format, on one shape."""
-    others = [form for form in FORMATS if form != USUAL]
+    """Every other format in bf16, and in f16 the usual one and one of each width and mode, on one shape."""
+    others = [(form, "bf16") for form in FORMATS if form != USUAL]
+    in_f16 = [(form, "f16") for form in FORMATS if form.group == USUAL.group or not form.affine]
+    pairs: list[tuple[Format, DType]] = [*others, *in_f16]
     return tuple(
-        Spec(Problem(m=m, n=14336, k=4096, bits=bits, group_size=group, mode=mode))
-        for bits, group, mode in others
-        for m in (4, 8, 16)
+        Spec(Problem(m=m, n=14336, k=4096, bits=bits, group_size=group, mode=mode, dtype=dtype))
+        for (bits, group, mode), dtype in pairs
+        for m in ((1, 4, 8, 16, 32) if dtype == "bf16" else (4, 16))
     )
 
 
 _SMALL_M = (
     _specs(LLAMA_8B, ROWS)
     + _specs(LLAMA_8B, BATCH_ROWS, "b1k")
-    + _specs(((8192, 8192), (4096, 6144)), (1, 8, 16, 32))
-    + _formats()
+    + _specs(((8192, 8192), (4096, 6144)), ROWS)
     + _specs(((4096, 4096), (4096, 28672), (14336, 4096)), (1, 7, 8, 16), order="chain")
+    + _specs(((4096, 1024),), (8, 16, 32), order="chain")
     # one copy that every L2 here holds (GB10's is 24 MB); a larger one would not be hot
     + _specs(((4096, 1024), (4096, 4096)), (1, 7, 8), cache="hot")
 )
@@ -89,6 +91,7 @@ SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
         Suite("small-m", "stock and ours at 1 to 32 rows on the shapes of Llama-3.1-8B", _SMALL_M),
+        Suite("formats", "every other width, group size, mode and dtype on 4096 x 14336", _formats()),
         Suite(
             "smoke",
             "every protocol once, in seconds",
