@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from upstream_patch.correctness import (
     matrix_here,
     run_case,
 )
+from upstream_patch.correctness.cases import DTYPES
 from upstream_patch.errors import MissingTool
+from upstream_patch.kernels.tuning import FORMATS, USUAL
 from upstream_patch.machine import cuda_device
 
 pytestmark = pytest.mark.needs_cuda
@@ -45,13 +48,18 @@ def test_case(case: Case) -> None:
     assert complaints(run_case(case, MlxArms())) == []
 
 
-def test_the_cases_launch_every_instance_of_this_device() -> None:
+def test_the_cases_launch_every_usual_instance_of_this_device_and_some_of_each_format() -> None:
     found = cuda_device()
     assert found is not None
     launched = {symbol for case in CASES for symbol in MlxArms().kernels(case)}
     (major, minor), _ = found
-    for variant in kernels.variants(f"sm_{major}{minor}"):
+    arch = f"sm_{major}{minor}"
+    for variant in kernels.variants(arch, [USUAL]):
         assert any(symbol.startswith(variant.name) for symbol in launched), variant.name
+    # of the others, all of them only in the full matrix
+    for dtype, form, rows in product(DTYPES, FORMATS, (8, 16)):
+        names = [v.name for v in kernels.variants(arch, [form]) if (v.dtype, v.tuning.rows) == (dtype, rows)]
+        assert any(symbol.startswith(name) for symbol in launched for name in names), names
 
 
 def test_our_kernel_overwrites_whatever_the_output_held() -> None:

@@ -9,8 +9,8 @@ import pytest
 from upstream_patch import kernels
 from upstream_patch.correctness import Case, matrix
 from upstream_patch.correctness.cases import DISTINCT_ROWS
-from upstream_patch.correctness.paths import Device, path_problems
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, USUAL, format_of
+from upstream_patch.correctness.paths import Device, instance_problems, path_problems
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, SLICE, USUAL, format_of, small_m_launch
 from upstream_patch.problem import Problem
 from upstream_patch.routing import takes_small_m
 
@@ -117,4 +117,20 @@ def test_the_cost_is_bounded_and_the_repeated_rows_tell_tiles_apart(name: str) -
 
 
 def test_a_device_without_instances_has_no_path() -> None:
-    assert list(path_problems(((7, 5), 40))) == []
+    assert list(path_problems(((7, 5), 40))) == list(instance_problems(((7, 5), 40))) == []
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_full_matrix_launches_every_instance(name: str) -> None:
+    device = DEVICES[name]
+    cases = [case.problem for case in matrix(device, full=True) if case.route == "small_m" and case.form == "plain"]
+    launched = {kernels.small_m_variant(problem, *device)[0] for problem in cases}
+    tunings = {variant.tuning for variant in launched}
+    for tuning in {variant.tuning for variant in kernels.variants(DEVICE_CLASSES[device[0]].name)} - tunings:
+        # a pick that a better one, with other blocks on a multiprocessor, leaves no number of tiles
+        sizes = tuning.warps * SLICE, DEVICE_CLASSES[device[0]], device[1], tuning.format
+        assert all(small_m_launch(tuning.rows, 16 * tiles, *sizes).tuning != tuning for tiles in range(1, 9000))
+    assert {variant.tuning for variant in launched if variant.dtype == "f16"} == tunings
+    assert max(problem.weight_bytes for problem in instance_problems(device)) < 250e6
+    usual = {kernels.small_m_variant(problem, *device)[0] for problem in path_problems(device)}
+    assert set(kernels.variants(DEVICE_CLASSES[device[0]].name, [USUAL])) <= usual

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from upstream_patch.correctness.paths import H200, Device, path_problems
+from upstream_patch.correctness.paths import H200, Device, instance_problems, path_problems
 from upstream_patch.kernels.tuning import FLOATING, FORMATS, MAX_ROWS, USUAL, Format
 from upstream_patch.problem import DType, Layout, Problem
 from upstream_patch.records.schema import REPEATS
@@ -147,10 +147,14 @@ DISTINCT_ROWS = 1021
 """A prime above the number of blocks: two tiles of one block, or neighbours, never hold the same weights."""
 
 
-def _paths(device: Device) -> Iterator[Case]:
-    """Every instance that the device launches, with blocks of less than a batch, a batch, and several."""
+def _paths(device: Device, full: bool) -> Iterator[Case]:
+    """Every 4-bit instance that the device launches, with blocks of less than a batch, a batch, and several; with
+    ``full``, every other one once."""
     for problem in path_problems(device):
         yield Case("paths", problem, distinct=DISTINCT_ROWS)
+    if full:
+        for problem in instance_problems(device):
+            yield Case("instances", problem, distinct=DISTINCT_ROWS)
 
 
 def _repeats() -> Iterator[Case]:
@@ -229,5 +233,5 @@ def matrix(device: Device = H200, full: bool = False) -> list[Case]:
     ``full``: every format with every M, dtype and layout, more than six thousand cases.
     """
     cases = [*_rows(), *_shapes(), *_data(), *_formats(full), *_batches(full)]
-    cases += [*_repeats(), *_memory(), *_fallback(), *_paths(device)]
+    cases += [*_repeats(), *_memory(), *_fallback(), *_paths(device, full)]
     return list({case.id: case for case in cases}.values())

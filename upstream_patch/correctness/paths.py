@@ -9,7 +9,7 @@ from itertools import product
 from typing import Literal
 
 from upstream_patch import kernels
-from upstream_patch.kernels.tuning import DEVICE_CLASSES, SLICE, TILE, SmallM
+from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, SLICE, TILE, SmallM
 from upstream_patch.problem import DType, Problem
 
 Device = tuple[tuple[int, int], int]
@@ -64,6 +64,22 @@ def path_problems(device: Device = H200) -> Iterator[Problem]:
         for tiles, dtype in product(_tiles(m, regular * 64, device), dtypes):
             yield Problem(m=m, n=tiles * TILE, k=regular * 64, dtype=dtype)
             yield Problem(m=m - 3, n=tiles * TILE - 5, k=irregular * 64, dtype=dtype)
+
+
+def instance_problems(device: Device = H200) -> Iterator[Problem]:
+    """The smallest for every instance of every format and dtype."""
+    if device[0] not in DEVICE_CLASSES:
+        return
+    dtypes: tuple[DType, ...] = ("bf16", "f16")
+    # K of 4, 8 and 16 warps, where a format takes that many
+    for form, k, m in product(FORMATS, (384, 1152, 2176), (8, 16)):
+        seen = set()
+        for tiles in _candidates(DEVICE_CLASSES[device[0]].warps(k, form), device):
+            problem = Problem(m=m, n=tiles * TILE - 3, k=k, bits=form.bits, group_size=form.group, mode=form.mode)
+            variant = kernels.small_m_variant(problem, *device)[0]
+            if variant not in seen:
+                seen.add(variant)
+                yield from (problem.model_copy(update={"dtype": dtype}) for dtype in dtypes)
 
 
 @cache
