@@ -115,7 +115,7 @@ def test_another_tuning_today_makes_a_row_stale(synthetic: Any, recorded: str, s
 def test_a_device_that_lost_its_tuning_makes_its_rows_stale(synthetic: Any) -> None:
     gpu = synthetic.machine.gpu.model_copy(update={"compute_capability": "7.0", "multiprocessors": 80})
     machine = synthetic.machine.model_copy(update={"gpu": gpu})
-    rows = [synthetic.bench_row(7, ours_kernels=["small_m_bf16_r8_w16_s2_b4"]), synthetic.bench_row(8)]
+    rows = [synthetic.bench_row(7, ours_kernels=["small_m_bf16_b4_g64_r8_w16_s2_t4"]), synthetic.bench_row(8)]
     synthetic.write(synthetic.bench(rows), machine=machine)
     facts = by_id(synthetic)
     assert facts[f"{STEM}.ours_us"].stale

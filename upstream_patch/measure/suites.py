@@ -67,9 +67,8 @@ def _specs(
 
 def _formats() -> tuple[Spec, ...]:
     """Every other format in bf16, and in f16 the usual one and one of each width and mode, on one shape."""
-    others = [(form, "bf16") for form in FORMATS if form != USUAL]
-    in_f16 = [(form, "f16") for form in FORMATS if form.group == USUAL.group or not form.affine]
-    pairs: list[tuple[Format, DType]] = [*others, *in_f16]
+    others: list[tuple[Format, DType]] = [(form, "bf16") for form in FORMATS if form != USUAL]
+    pairs = [*others, *((form, "f16") for form in FORMATS if form.group == USUAL.group or not form.affine)]
     return tuple(
         Spec(Problem(m=m, n=14336, k=4096, bits=bits, group_size=group, mode=mode, dtype=dtype))
         for (bits, group, mode), dtype in pairs

@@ -94,7 +94,12 @@ __device__ __forceinline__ u32 multiply_bf16(u32 a, u32 b) {
   return fma_bf16(a, b, 0x80008000); // -0
 }
 
-// a * b of f16 in each half; subnormal numbers are kept.
+// a * b + c and a * b of f16 in each half; subnormal numbers are kept.
+__device__ __forceinline__ u32 fma_f16(u32 a, u32 b, u32 c) {
+  u32 r;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
 __device__ __forceinline__ u32 multiply_f16(u32 a, u32 b) {
   u32 r;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
@@ -104,9 +109,10 @@ __device__ __forceinline__ u32 multiply_f16(u32 a, u32 b) {
 // Two E4M3, the low bytes, to f16 in each half.
 __device__ __forceinline__ u32 f16_from_e4m3(u32 two) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
-  // By placement, times 2^8; the code of NaN is left out and gives 480.
+  // By placement, which is 2^-8 of it. NaN has the code of 480 there, and only that is infinite times 36000.
   const u32 high = byte_permute(two, 0, 0x1404);
-  return multiply_f16(and_or(high >> 1, 0x3F803F80, high & 0x80008000), 0x5C005C00);
+  const u32 placed = and_or(high >> 1, 0x3F803F80, high & 0x80008000);
+  return fma_f16(multiply_f16(placed, 0x78657865), 0, multiply_f16(placed, 0x5C005C00));
 #else
   u32 r;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(static_cast<unsigned short>(two)));
