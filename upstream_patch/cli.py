@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -139,7 +140,11 @@ def simulate(
 
 
 @app.command()
-def bench(suite: Suite = SUITE, evidence: Evidence = EVIDENCE) -> None:
+def bench(
+    suite: Suite = SUITE,
+    evidence: Evidence = EVIDENCE,
+    minutes: Annotated[float | None, typer.Option(min=0.1, help="Start no row after this; record what was.")] = None,
+) -> None:
     """Time stock against ours on this machine's CUDA GPU and record it."""
     from upstream_patch.measure.graphs import one_graph_a_sample
     from upstream_patch.measure.suites import suite as known
@@ -147,7 +152,8 @@ def bench(suite: Suite = SUITE, evidence: Evidence = EVIDENCE) -> None:
 
     known(suite)
     one_graph_a_sample()
-    stored = record_bench(command_line(), suite, evidence)
+    limit_s = math.inf if minutes is None else 60 * minutes
+    stored = record_bench(command_line(), suite, evidence, limit_s)
     print(f"{stored.detail}: {stored.path}")
 
 

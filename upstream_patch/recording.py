@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,14 +55,14 @@ def record_correctness(command: str, evidence: Root = EVIDENCE, full: bool = Fal
     return Stored(path, f"{len(body.cases)} cases right")
 
 
-def record_bench(command: str, suite: str, evidence: Root = EVIDENCE) -> Stored:
-    """One benchmark suite; every row's result is checked in the same run."""
+def record_bench(command: str, suite: str, evidence: Root = EVIDENCE, limit_s: float = math.inf) -> Stored:
+    """One benchmark suite; every row's result is checked in the same run. No row starts after ``limit_s`` seconds."""
     require_cuda()
     from upstream_patch.measure.bench import run_suite
     from upstream_patch.measure.suites import suite as known
 
     with bar(f"bench {suite}") as advance:
-        body = run_suite(suite, progress=advance)
+        body = run_suite(suite, progress=advance, limit_s=limit_s)
     left_out = len(known(suite).rows) - len(body.rows)
     detail = f"suite {suite}, {len(body.rows)} rows" + (f", {left_out} left out (see its notes)" if left_out else "")
     return Stored(_store(body, command, evidence), detail)

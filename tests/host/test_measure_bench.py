@@ -149,6 +149,23 @@ def _run(console: Console | None = None) -> BenchBody:
     return bench.run_suite("tiny", machine=_machine(), console=console or Console(file=io.StringIO()))
 
 
+def test_no_row_starts_after_the_limit_and_the_notes_name_it(
+    simulated: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(100))  # a second goes by at every look
+    monkeypatch.setattr(bench.time, "monotonic", lambda: float(next(now)))
+    body = bench.run_suite("tiny", machine=_machine(), console=Console(file=io.StringIO()), limit_s=3.5)
+    reached = {row.fact_stem for row in body.rows}
+    late = {note.removeprefix("not reached in time: ") for note in body.notes if note.startswith("not reached")}
+    assert reached
+    assert late
+    assert reached | late == {spec.id for spec in suites.SUITES["tiny"].rows}
+    assert not reached & late
+    monkeypatch.setattr(bench.time, "monotonic", lambda: float(next(now)))
+    with pytest.raises(UserError, match="before the first row"):
+        bench.run_suite("tiny", machine=_machine(), console=Console(file=io.StringIO()), limit_s=0.5)
+
+
 def test_a_suite_gives_checked_rows_in_order(simulated: types.ModuleType) -> None:
     seen: list[tuple[int, int]] = []
     out = io.StringIO()

@@ -40,12 +40,12 @@ def test_small_m_holds_every_shape_row_count_and_layout() -> None:
     }
 
 
-def test_formats_holds_each_but_the_usual_one_in_bf16_and_every_width_and_mode_in_f16() -> None:
-    problems = [spec.problem for spec in suite("formats").rows]
-    in_bf16 = {(p.bits, p.group_size, p.mode, p.m) for p in problems if p.dtype == "bf16"}
-    assert in_bf16 == {(*form, m) for form in FORMATS if form != (4, 64, "affine") for m in (1, 4, 8, 16, 32)}
-    assert {(p.bits, p.mode) for p in problems if p.dtype == "f16"} == {(form.bits, form.mode) for form in FORMATS}
-    assert {(p.k, p.n) for p in problems} == {(4096, 14336)}
+def test_the_suites_of_formats_hold_every_one() -> None:
+    few = [spec.problem for spec in suite("formats").rows]
+    assert {(*p.weights_id.split(".")[1:], p.m) for p in few} >= {("mxfp4", "bf16", 8), ("b3", "g128", "bf16", 8)}
+    assert {(p.bits, p.group_size, p.mode) for p in few} == set(FORMATS) - {(4, 64, "affine")}
+    full = {(p.bits, p.group_size, p.mode, p.dtype, p.m) for p in (spec.problem for spec in suite("formats-full").rows)}
+    assert full == {(*form, dtype, m) for form in FORMATS for dtype in ("bf16", "f16") for m in (1, 4, 8, 16, 32)}
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -73,7 +73,7 @@ def test_the_profile_plan_is_stock_and_ours_at_every_row_count() -> None:
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(UserError, match="no suite 'x'; known: small-m, formats, smoke"):
+    with pytest.raises(UserError, match="no suite 'x'; known: small-m, formats, formats-full, smoke"):
         suite("x")
     with pytest.raises(UserError, match="no profile plan 'x'; known: ncu"):
         profile_plan("x")

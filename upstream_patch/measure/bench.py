@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
@@ -44,17 +46,27 @@ class _Bench:
     l2_bytes: int
     rounds: int
     tick: Callable[[], None]
+    deadline: float
+    """On ``time.monotonic``: no row starts after it."""
 
 
 def run_suite(
-    name: str, *, progress: Progress | None = None, machine: Machine | None = None, console: Console | None = None
+    name: str,
+    *,
+    progress: Progress | None = None,
+    machine: Machine | None = None,
+    console: Console | None = None,
+    limit_s: float = math.inf,
 ) -> BenchBody:
     """Measure every row of a suite on this machine's CUDA GPU; prints a table to ``console`` (stderr by default).
+
+    After ``limit_s`` seconds no further row starts; the notes name those that were not reached.
 
     Raises UserError when the suite is unknown, MissingTool without a CUDA device, SlowProbe when the GPU reads memory
     more slowly than its kind must, WrongResult when a result is wrong, TimerError when the device cannot be timed.
     """
     chosen = suite(name)
+    deadline = time.monotonic() + limit_s
     device = MlxDevice()
     machine = machine or prober.probe()
     l2_bytes = inputs.last_level_cache(machine)
@@ -68,7 +80,8 @@ def run_suite(
 
     timer.replanned = 0  # the floor is no row
 
-    bench = _Bench(device, timer, l2_bytes, chosen.rounds, counter(progress, len(chosen.rows) * chosen.rounds))
+    tick = counter(progress, len(chosen.rows) * chosen.rounds)
+    bench = _Bench(device, timer, l2_bytes, chosen.rounds, tick, deadline)
     host_cost = host_costs()
     rows, left_out = _rows(bench, chosen)
     body = BenchBody(
@@ -106,7 +119,8 @@ def _probe(device: MlxDevice, timer: Timer, machine: Machine) -> ReadProbe:
 def _rows(bench: _Bench, chosen: Suite) -> tuple[list[BenchRow], list[str]]:
     """Rows in the suite's order, weights made once for neighbours that share them; and why others are left out.
 
-    A row that cannot be timed costs no other one its place. Raises TimerError when none can be.
+    A row that cannot be timed costs no other one its place. Raises TimerError when none can be, and UserError when the
+    time is over before the first.
     """
     import mlx.core as mx
 
@@ -115,21 +129,29 @@ def _rows(bench: _Bench, chosen: Suite) -> tuple[list[BenchRow], list[str]]:
 
     measured: dict[str, BenchRow] = {}
     failed: list[TimerError] = []
+    late: list[str] = []
     for number, (_, specs) in enumerate(groupby(sorted(chosen.rows, key=key), key=key)):
         group = list(specs)
+        if time.monotonic() > bench.deadline:
+            late += [f"not reached in time: {spec.id}" for spec in group]
+            continue
         mx.clear_cache()
         weights = inputs.make_weights(
             group[0].problem, inputs.cold_copies(group[0].problem, bench.l2_bytes), seed=1000 + number
         )
         for spec in group:
+            if time.monotonic() > bench.deadline:
+                late.append(f"not reached in time: {spec.id}")
+                continue
             try:
                 measured[spec.id] = _row(bench, spec, weights, seed=number)
             except TimerError as error:
                 failed.append(error)
         del weights
     if not measured:
-        raise failed[0]
-    return [measured[spec.id] for spec in chosen.rows if spec.id in measured], [f"left out: {one}" for one in failed]
+        raise failed[0] if failed else UserError("the time was over before the first row: give the bench more minutes")
+    left_out = [*(f"left out: {one}" for one in failed), *late]
+    return [measured[spec.id] for spec in chosen.rows if spec.id in measured], left_out
 
 
 def _row(bench: _Bench, spec: Spec, weights: inputs.Weights, seed: int) -> BenchRow:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 from upstream_patch.errors import UserError
-from upstream_patch.kernels.tuning import FORMATS, USUAL, Format
+from upstream_patch.kernels.tuning import FORMATS, USUAL
 from upstream_patch.problem import DType, Layout, Problem
 from upstream_patch.records.schema import Arm
 
@@ -50,6 +51,7 @@ LLAMA_8B = ((4096, 1024), (4096, 4096), (4096, 14336), (14336, 4096), (4096, 286
 ROWS = (1, 2, 4, 7, 8, 16, 32)
 BATCH_ROWS = (2, 8, 16)
 """Of x as [M, 1, K]: one that stock takes row by row, and two where it reads the weights once a row all the same."""
+_DTYPES: tuple[DType, ...] = ("bf16", "f16")
 PROFILED = ((4096, 28672), (4096, 128256))
 """K x N that Nsight Compute profiles."""
 PROFILED_ROWS = (1, 4, 7, 8, 16)
@@ -65,14 +67,21 @@ def _specs(
     return tuple(Spec(Problem(m=m, n=n, k=k, layout=layout), cache, order) for k, n in shapes for m in rows)
 
 
+_SHAPE = {"k": 4096, "n": 14336}
+"""Where every format is compared."""
+
+
 def _formats() -> tuple[Spec, ...]:
-    """Every other format in bf16, and in f16 the usual one and one of each width and mode, on one shape."""
-    others: list[tuple[Format, DType]] = [(form, "bf16") for form in FORMATS if form != USUAL]
-    pairs = [*others, *((form, "f16") for form in FORMATS if form.group == USUAL.group or not form.affine)]
+    """Every format but the usual one, at the most rows that cost no more than one."""
+    others = [form for form in FORMATS if form != USUAL]
+    return tuple(Spec(Problem(m=8, bits=bits, group_size=group, mode=mode, **_SHAPE)) for bits, group, mode in others)
+
+
+def _formats_full() -> tuple[Spec, ...]:
+    """Every format in bf16 and f16, from one row to the most."""
     return tuple(
-        Spec(Problem(m=m, n=14336, k=4096, bits=bits, group_size=group, mode=mode, dtype=dtype))
-        for (bits, group, mode), dtype in pairs
-        for m in ((1, 4, 8, 16, 32) if dtype == "bf16" else (4, 16))
+        Spec(Problem(m=m, bits=bits, group_size=group, mode=mode, dtype=dtype, **_SHAPE))
+        for (bits, group, mode), dtype, m in product(FORMATS, _DTYPES, (1, 4, 8, 16, 32))
     )
 
 
@@ -90,7 +99,8 @@ SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
         Suite("small-m", "stock and ours at 1 to 32 rows on the shapes of Llama-3.1-8B", _SMALL_M),
-        Suite("formats", "every other width, group size, mode and dtype on 4096 x 14336", _formats()),
+        Suite("formats", "every other width, group size and mode at 8 rows of bf16", _formats()),
+        Suite("formats-full", "every width, group size, mode and dtype, 1 to 32 rows", _formats_full()),
         Suite(
             "smoke",
             "every protocol once, in seconds",
