@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import upstream_patch
-from upstream_patch.errors import MissingTool
+from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import Gpu, Machine
 from upstream_patch.measure import bench, graphs, suites
 from upstream_patch.measure import timer as timing
