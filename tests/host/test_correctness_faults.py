@@ -220,7 +220,7 @@ def test_the_wrong_route_and_a_kernel_that_raises() -> None:
     def explode(inputs: Inputs) -> Inputs:
         raise RuntimeError("Unable to load kernel")
 
-    bodies = run_cases([SMALL, SMALL], NumpyArms(on_inputs=explode))
+    bodies = run_cases([SMALL, SMALL], lambda: NumpyArms(on_inputs=explode))
     assert [case.check.passed for case in bodies.cases] == [False, False]
     assert "raised RuntimeError: Unable to load kernel" in bodies.cases[0].check.bound
 
@@ -260,7 +260,7 @@ def test_rows_of_weights_in_turn_are_a_reference_for_every_column() -> None:
 
 def test_progress_counts_every_case() -> None:
     seen: list[tuple[int, int]] = []
-    run_cases([SMALL, SMALL], NumpyArms(), lambda done, total, name: seen.append((done, total)))
+    run_cases([SMALL, SMALL], NumpyArms, lambda done, total, name: seen.append((done, total)))
     assert seen == [(0, 2), (1, 2), (2, 2)]
 
 

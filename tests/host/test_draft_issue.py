@@ -76,11 +76,15 @@ def test_tables_hold_the_facts(facts: list[Fact]) -> None:
 def test_says_what_was_not_run(facts: list[Fact]) -> None:
     text = section(issue.render(facts, TEST_HOSTS), "not_run")
     assert "m5" not in text
+    verbs = ("bench", "correctness", "profile", "sanitize", "peers")
     for host in ("h200", "gb10"):
-        assert f"- {host}: not run (`python -m upstream_patch bench`, `python -m upstream_patch profile`" in text
-    assert "- test:" not in text
+        line = next(line for line in text.splitlines() if line.startswith(f"- {host}: not run ("))
+        assert all(f"`python -m upstream_patch {verb}`" in line for verb in verbs)
+    assert "- test: no record of sanitizer, peer (`python -m upstream_patch sanitize`, `" in text
     without = [fact for fact in facts if not fact.id.startswith("ncu.")]
-    assert "- test: no record of ncu (`python -m upstream_patch profile`)" in issue.render(without, TEST_HOSTS)
+    assert "- test: no record of ncu, sanitizer, peer (`python -m upstream_patch profile`, `" in issue.render(
+        without, TEST_HOSTS
+    )
 
 
 def test_without_records_every_table_says_so_in_one_line() -> None:

@@ -153,7 +153,7 @@ def test_no_row_starts_after_the_limit_and_the_notes_name_it(
     simulated: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter(range(100))  # a second goes by at every look
-    monkeypatch.setattr(bench.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
     body = bench.run_suite("tiny", machine=_machine(), console=Console(file=io.StringIO()), limit_s=3.5)
     reached = {row.fact_stem for row in body.rows}
     late = {note.removeprefix("not reached in time: ") for note in body.notes if note.startswith("not reached")}
@@ -161,7 +161,7 @@ def test_no_row_starts_after_the_limit_and_the_notes_name_it(
     assert late
     assert reached | late == {spec.id for spec in suites.SUITES["tiny"].rows}
     assert not reached & late
-    monkeypatch.setattr(bench.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
     with pytest.raises(UserError, match="before the first row"):
         bench.run_suite("tiny", machine=_machine(), console=Console(file=io.StringIO()), limit_s=0.5)
 
