@@ -267,3 +267,27 @@ def test_progress_counts_every_case() -> None:
 def test_from_bits_is_what_the_arms_store() -> None:
     y = fp32_kernel(make_inputs(SMALL.problem, 0))
     np.testing.assert_array_equal(values_of(bits_of(y, "bf16"), "bf16"), round_to(y, "bf16"))
+
+
+class Expensive(NumpyArms):
+    """Stock is a tile kernel that is slow to compile."""
+
+    def stock(self, prepared: Inputs) -> Array:
+        asked.append(prepared.problem.bits)
+        return super().stock(prepared)
+
+
+asked: list[int] = []
+
+
+def test_stock_s_tile_kernel_of_another_width_runs_only_where_rounding_does_not_explain_ours() -> None:
+    usual = Case("usual", Problem(m=9, n=33, k=192))
+    other = Case("other", Problem(m=9, n=33, k=192, bits=5))
+    few_rows = Case("few rows", Problem(m=7, n=33, k=192, bits=6))
+    for case in (usual, other, few_rows):
+        assert complaints(run_case(case, Expensive(), REPEATS), REPEATS) == []
+    assert asked == [4, 6]
+    assert run_case(other, Expensive(), REPEATS).check.stock_norm_error is None
+    asked.clear()
+    wrong = run_case(other, Expensive(on_output=drop_tail), REPEATS)
+    assert not wrong.check.passed and asked == [5]

@@ -1,12 +1,15 @@
-"""How many operations a sample gets, against a simulated device: enough, whole passes, and nothing else in them."""
+"""How many operations a sample gets, against a simulated device: enough, whole passes, and nothing else in them; and
+which columns are checked."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from upstream_patch.measure import timer as timing
+from upstream_patch.measure.checked import sample_columns
 from upstream_patch.measure.timer import HostTooSlow, NotLinear, Timer, TooShort, plan_ops
 
 
@@ -137,3 +140,11 @@ def test_a_sample_is_whole_passes_and_long_enough(ready: Any, us: tuple[float, .
     assert ops % copies == 0
     assert ops >= least
     assert ops * min(us) >= 0.99 * timing.SAMPLE_US
+
+
+@pytest.mark.parametrize("n", [64, 320, 321, 1024, 128256])
+def test_sampled_columns_hold_both_ends_and_256_between(n: int) -> None:
+    columns = sample_columns(n, seed=4)
+    assert len(np.unique(columns)) == len(columns) == min(n, 320)
+    assert set(range(min(32, n))) <= set(columns) and set(range(max(0, n - 32), n)) <= set(columns)
+    assert (columns.min(), columns.max()) == (0, n - 1)
