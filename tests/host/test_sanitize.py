@@ -26,6 +26,7 @@ CLEAN["racecheck"] = "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors
 FAULTY = {tool: "========= ERROR SUMMARY: 3 errors" for tool in OPTIONS}
 FAULTY["racecheck"] = "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)"
 COUNT = f"launches: {PLANNED}, wrong: 0"
+HASHES = "".join(f"output {number}: {number:064x}\n" for number in range(PLANNED))
 
 
 class Fake:
@@ -34,7 +35,7 @@ class Fake:
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], tuple[int, str]] = {}
         for tool in OPTIONS:
-            self.answers[tool, ""] = 0, f"========= COMPUTE-SANITIZER\n{COUNT}\n{CLEAN[tool]}\n"
+            self.answers[tool, ""] = 0, f"========= COMPUTE-SANITIZER\n{HASHES}{COUNT}\n{CLEAN[tool]}\n"
         for plant in exact.PLANTS:
             said = (
                 f"========= COMPUTE-SANITIZER\n========= {plant.says} of size 2 bytes\nplanted {plant.name}: 1 launch"
@@ -70,6 +71,18 @@ def test_every_tool_runs_and_must_find_its_plants(fake: Fake, tmp_path: Path) ->
     assert all("--error-exitcode" in command for command in fake.commands[1:])
     memcheck = next(command for command in fake.commands if "memcheck" in command)
     assert memcheck[memcheck.index("--leak-check") + 1] == "full"
+
+
+def test_every_launch_has_the_hash_of_its_output_and_every_tool_the_same(fake: Fake) -> None:
+    body, _ = run(fake)
+    assert [each.output_sha256 for each in body.launched] == [f"{number:064x}" for number in range(PLANNED)]
+    code, said = fake.answers["racecheck", ""]
+    fake.answers["racecheck", ""] = code, said.replace(f"output 3: {3:064x}", f"output 3: {4:064x}")
+    with pytest.raises(SanitizerFailed, match="launch 3 gave other bits"):
+        run(fake)
+    fake.answers["racecheck", ""] = code, said.replace(f"output 3: {3:064x}\n", "")
+    with pytest.raises(SanitizerFailed, match=f"racecheck: {PLANNED - 1} hashes"):
+        run(fake)
 
 
 @pytest.mark.parametrize("tool", OPTIONS)

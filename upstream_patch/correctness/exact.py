@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -131,7 +132,9 @@ def launched(device: Device) -> list[Sanitized]:
     found = []
     for case in cases():
         variant, grid = case.cut(device)
-        found.append(Sanitized(problem=case.problem, kernel=variant.name, grid=grid, unaligned=case.unaligned))
+        found.append(
+            Sanitized(problem=case.problem, kernel=variant.name, grid=grid, unaligned=case.unaligned, seed=case.seed)
+        )
     return found
 
 
@@ -146,6 +149,14 @@ def units(device: Device) -> dict[str, tuple[str, str]]:
     return found
 
 
+@dataclass(frozen=True)
+class Launched:
+    """What is wrong with a result, or None; and the hash of its bits."""
+
+    wrong: str | None = None
+    sha256: str = ""
+
+
 class Runner:
     """Launches cases with the cubins of one folder; a kernel is loaded once."""
 
@@ -154,8 +165,8 @@ class Runner:
         self._folder = folder
         self._loaded: dict[str, Kernel] = {}
 
-    def run(self, case: ExactCase, fault: Plant | None = None) -> str | None:
-        """What is wrong with the result of one launch, or None. With a fault the result is not judged."""
+    def run(self, case: ExactCase, fault: Plant | None = None) -> Launched:
+        """One launch. With a fault the result is not judged."""
         variant, grid = case.cut((self._gpu.capability, self._gpu.multiprocessors))
         kernel = self._kernel(variant, f"{fault.name}.{variant.name}" if fault and fault.edit else variant.name)
         inputs = make_inputs(case.problem, case.seed)
@@ -177,7 +188,7 @@ class Runner:
             self._gpu.download(at["out"], out)
         for start in starts:
             self._gpu.free(start)
-        return None if fault else _wrong(inputs, out)
+        return Launched() if fault else Launched(_wrong(inputs, out), sha256(out.tobytes()).hexdigest())
 
     def _kernel(self, variant: Variant, file: str) -> Kernel:
         if file not in self._loaded:
@@ -213,7 +224,7 @@ def _wrong(inputs: Inputs, out: NDArray[Any]) -> str | None:
 
 
 def main(folder: Path, name: str | None = None) -> int:
-    """Prints one line that ``sanitize`` reads, after one for each wrong result. Returns the exit code."""
+    """Prints what ``sanitize`` reads: the hash of each output, the wrong ones, the counts. Returns the exit code."""
     gpu = Gpu()
     runner = Runner(gpu, folder)
     if name is not None:
@@ -223,10 +234,13 @@ def main(folder: Path, name: str | None = None) -> int:
             print(error)
         print(f"planted {name}: 1 launch")
         return 0
-    wrong = [(case, why) for case in cases() if (why := runner.run(case)) is not None]
+    done = [(case, runner.run(case)) for case in cases()]
+    for number, (_, result) in enumerate(done):
+        print(f"output {number}: {result.sha256}")
+    wrong = [(case, result.wrong) for case, result in done if result.wrong is not None]
     for case, why in wrong:
         print(f"wrong: {case}: {why}")
-    print(f"launches: {len(list(cases()))}, wrong: {len(wrong)}")
+    print(f"launches: {len(done)}, wrong: {len(wrong)}")
     gpu.close()  # what is still allocated now has leaked
     return 1 if wrong else 0
 

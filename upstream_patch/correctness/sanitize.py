@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,6 +46,7 @@ PLANT_TIMEOUT_S = 90
 AT_ONCE = 4
 """Processes that share the GPU. Nothing is timed here."""
 _SOUND = re.compile(r"^launches: (\d+), wrong: (\d+)$", re.MULTILINE)
+_OUTPUT = re.compile(r"^output (\d+): ([0-9a-f]{64})$", re.MULTILINE)
 _WRONG = re.compile(r"^wrong: .*$", re.MULTILINE)
 _ERRORS = re.compile(r"^========= ERROR SUMMARY: (\d+) errors?\r?$", re.MULTILINE)
 _HAZARDS = re.compile(
@@ -96,6 +97,18 @@ def read_sound(tool: Tool, code: int, said: str, planned: int) -> SanitizerRun:
     if code not in ({ERROR_EXIT} if errors else {0, ERROR_EXIT} if warnings else {0}):
         raise SanitizerFailed(f"{tool} ended with exit code {code} and {errors} errors: {_end(said)}")
     return SanitizerRun(tool=tool, launches=launches, errors=errors, warnings=warnings, log=log_name(tool, None))
+
+
+def outputs(said: Mapping[Tool, str], planned: int) -> list[str]:
+    """The hash of each launch's output. Raises SanitizerFailed where a run lacks one, or two runs differ."""
+    found = {tool: _OUTPUT.findall(text) for tool, text in said.items()}
+    for tool, lines in found.items():
+        if [int(number) for number, _ in lines] != list(range(planned)):
+            raise SanitizerFailed(f"{tool}: {len(lines)} hashes of outputs for {planned} launches")
+    for number, hashes in enumerate(zip(*found.values(), strict=True)):
+        if len(set(hashes)) > 1:
+            raise SanitizerFailed(f"launch {number} gave other bits under another tool: {', '.join(found)}")
+    return [digest for _, digest in next(iter(found.values()))]
 
 
 def read_planted(plant: exact.Plant, code: int, said: str) -> SanitizerRun:
@@ -171,6 +184,12 @@ def sanitize(
         read_planted(plant, code, text) if plant else read_sound(tool, code, text, len(launched))
         for (tool, plant), (code, text) in zip(jobs, said, strict=True)
     ]
+    sound: dict[Tool, str] = {tool: text for (tool, plant), (_, text) in zip(jobs, said, strict=True) if plant is None}
+    if not any(run.plant is None and run.errors for run in runs):  # a fault may change bits from run to run
+        hashes = outputs(sound, len(launched))
+        launched = [
+            each.model_copy(update={"output_sha256": digest}) for each, digest in zip(launched, hashes, strict=True)
+        ]
     body = SanitizerBody(sanitizer_version=version, options=OPTIONS, launched=launched, runs=runs)
     return body, {name: text.encode() for name, text in logs.items()}
 

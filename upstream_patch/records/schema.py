@@ -204,6 +204,10 @@ class Sanitized(Model):
     grid: tuple[int, int, int]
     unaligned: bool
     """Every operand lies one element past the start of its allocation, which is aligned to 256 bytes."""
+    seed: Count = 0
+    """Of the operands: ``make_inputs(problem, seed)``."""
+    output_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """Of the stored bits of the output, [M, N] in row order: the same under every tool. None in older records."""
 
 
 class SanitizerRun(Model):
