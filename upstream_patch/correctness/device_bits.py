@@ -19,7 +19,7 @@ Verdict = Literal["identical", "order of sums", "different"]
 
 @dataclass(frozen=True)
 class Compared:
-    """``order of sums``: the simulator's own orders of a matrix unit's sums give different bits here, so that the GPU's,
+    """``order of sums``: the simulator's own orders of a matrix unit's sums give different bits here, so the GPU's,
     which is none of them, may give others again. ``different``: they agree, and the GPU does not: one of both is wrong.
     """
 
