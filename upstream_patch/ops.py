@@ -85,8 +85,12 @@ def quantized_matmul(
     A view of weights whose rows do not follow one another, one expanded along H among them, is copied by MLX before
     each call: right, but slow.
 
-    Up to 4 bits our sums hold (128 + q) x in fp32, so they overflow from |x| around 1e35 on. Our kernel has no
-    shapeless form for ``mx.compile``, and no derivative: under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and ``mx.vmap`` use
+    Our sums are of fp32. In bf16 and up to 4 bits they hold (128 + q) x, so they overflow from |x| around 1e35 on. With
+    other weights x in bf16 is brought to 2^16 first, and the scale multiplied before that is taken out again: a scale
+    from about 2^90 on may give Inf where the answer is finite. There an x below 2^-30 of the largest of its row in a
+    stretch of 256 of K loses bits, and below 2^-37 it counts as 0. Where x is Inf, affine weights may give NaN. Our
+    kernel has no shapeless form for ``mx.compile``, and no derivative: under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and
+    ``mx.vmap`` use
     ``install()``, which takes MLX's own route there.
     """
     if biases is None:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upstream_patch.floating import E4M3, ELEMENTS, SCALES, scale_codes
-from upstream_patch.kernels import offset
+from upstream_patch.kernels import in_f16, offset
+from upstream_patch.kernels.tuning import SLICE
 from upstream_patch.problem import FLOATING, DType, Mode, Problem
 
 F64 = NDArray[np.float64]
@@ -151,10 +152,11 @@ def matmul_fp64(x: F64, q: U8, scales: F64, biases: F64, group_size: int, elemen
     return out
 
 
-FLUSHED = 2.0**-30
-"""In bf16 and floating-point weights, our kernel takes what is smaller than this, of the largest of a row in a slice of
-256 of K, for 0."""
-_SLICE = 256
+LOST = 2.0**-36
+"""Where our kernel multiplies in f16, a bf16 x is off by at most this, of the largest of its row in a slice of 256 of
+K: what is below 2^-30 of that loses bits, and in the end is 0."""
+_LEAST = 2.0**-10
+"""What an x counts for at least, of that largest, so that 2^-20 of it, which every bound is more than, covers LOST."""
 
 
 @dataclass(frozen=True)
@@ -227,15 +229,14 @@ class Inputs:
         """sum over k of ``|x| * ((offset + q) * |scale| + |bias|)``, [M, N]: what rounding errors scale with.
 
         Our kernel multiplies ``offset + q`` and takes the offset out in fp32; for dtypes that it does not take it is 0.
-        Of floating-point weights it is ``|x| |q scale|``. There a bf16 x counts as at least 2^-10 of the largest of its
-        row in the slice, so that 2^-20 of the sum, which every bound is more than, covers what is flushed.
+        Of floating-point weights it is ``|x| |q scale|``. Where bf16 goes to f16, see ``LOST``.
         """
         scales = np.abs(self.scales.astype(np.float64))
         x = np.abs(self.x.astype(np.float64))
+        if in_f16(self.problem) and self.problem.dtype == "bf16":
+            padded = np.pad(x, ((0, 0), (0, -x.shape[1] % SLICE))).reshape(len(x), -1, SLICE)
+            x = np.maximum(x, np.repeat(padded.max(axis=2), SLICE, axis=1)[:, : x.shape[1]] * _LEAST)
         if self.elements is not None:
-            if self.problem.dtype == "bf16":
-                padded = np.pad(x, ((0, 0), (0, -x.shape[1] % _SLICE))).reshape(len(x), -1, _SLICE)
-                x = np.maximum(x, np.repeat(padded.max(axis=2), _SLICE, axis=1)[:, : x.shape[1]] * FLUSHED * 2**20)
             return self._matmul(x, scales, self.biases, np.abs(self.elements))
         biases = np.abs(self.biases.astype(np.float64)) + offset(self.problem) * scales
         return self._matmul(x, scales, biases, None)

@@ -11,7 +11,7 @@ from upstream_patch.floating import E2M1, E4M3, E8M0, ELEMENTS, SCALES, scale_co
 from upstream_patch.problem import FLOATING, DType, Mode, Problem
 from upstream_patch.reference import (
     DISTRIBUTIONS,
-    FLUSHED,
+    LOST,
     Distribution,
     distributions,
     make_inputs,
@@ -143,11 +143,11 @@ def test_which_distributions_there_are() -> None:
             make_inputs(problem, 0, name)
 
 
-def test_the_magnitude_holds_what_is_flushed() -> None:
-    """An x that is flushed, against a large weight, beside a large x, against a weight of 0."""
+def test_the_magnitude_holds_what_is_lost() -> None:
+    """An x that is lost, against a large weight, beside a large x, against a weight of 0."""
     inputs = make_inputs(problem_of("mxfp4", m=1, n=1, k=64), 0)
     inputs.x[:] = 0
-    inputs.x[0, :2] = 1.0, FLUSHED * 0.99
+    inputs.x[0, :2] = 1.0, LOST * 0.99
     codes = inputs.q.copy()
     codes[0, :2] = 0, 7
     for dtype, held in (("bf16", True), ("f16", False)):

@@ -34,6 +34,11 @@ _ENTRY = {"small_m": "smxx_qmm_small_m.cuh"}
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 
 
+def in_f16(problem: Problem) -> bool:
+    """Whether the products are of f16, into which x in bf16 goes times a power of two of each row and slice of K."""
+    return problem.dtype == "f16" or problem.mode != "affine" or problem.bits > 4
+
+
 def offset(problem: Problem) -> int:
     """The most that the small-M kernel adds to the integers it multiplies, to take it out again in fp32.
 

@@ -1,7 +1,7 @@
 // A warp's slice of x in registers, in the order in which the weights of a slice come out of their words.
 //
-// In bf16, for products in f16, x goes to f16 times a power of two of each row and slice: exact, but for what is 2^-30
-// of the row's largest.
+// In bf16, for products in f16, x goes to f16 times a power of two of each row and slice: exact, but for what is below
+// 2^-30 of the row's largest, which loses bits.
 #pragma once
 
 #include "layout.cuh"
