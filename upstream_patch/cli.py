@@ -28,7 +28,7 @@ app.add_typer(draft_app, name="draft")
 Evidence = Annotated[Path, typer.Option(help="Folder of the records.")]
 Out = Annotated[Path, typer.Option(help="Folder that drafts are written to.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
-Suite = Annotated[str, typer.Option(help="Which list of problems: small-m, or smoke, which takes seconds.")]
+Suite = Annotated[str, typer.Option(help="Problems: small-m, formats, formats-full, or smoke, which takes seconds.")]
 EVIDENCE = Path("evidence")
 OUT = Path("out")
 SUITE = "small-m"
@@ -143,7 +143,7 @@ def simulate(
 def bench(
     suite: Suite = SUITE,
     evidence: Evidence = EVIDENCE,
-    minutes: Annotated[float | None, typer.Option(min=0.1, help="Start no row after this; record what was.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.1, help="Start no row after this; compiling is extra.")] = None,
 ) -> None:
     """Time stock against ours on this machine's CUDA GPU and record it."""
     from upstream_patch.measure.graphs import one_graph_a_sample

@@ -17,15 +17,18 @@ _saved: dict[str, Any] = {}  # what install() replaced
 def install() -> None:
     """Makes ``mx.quantized_matmul`` ours, for mlx.nn and mlx-lm too. A second call changes nothing.
 
-    ``mx.grad``, ``mx.value_and_grad``, ``mx.vjp``, ``mx.jvp`` and ``mx.vmap`` are wrapped as well: inside them every
-    call takes MLX's own route. Not reached: names that a program imported from mlx.core before, and functions that were
-    transformed before; those raise in a derivative, since a custom kernel has none.
+    ``mx.grad``, ``mx.value_and_grad``, ``mx.vjp``, ``mx.jvp``, ``mx.vmap`` and ``mx.compile`` with ``shapeless=True``
+    are wrapped as well: inside them every call takes MLX's own route. Not reached: names that a program imported from
+    mlx.core before, and functions that were transformed before; those raise in a derivative, since a custom kernel has
+    none.
     """
     if _saved:
         return
     for name in ("vjp", "jvp", "grad", "value_and_grad", "vmap"):
         _saved[name] = getattr(mx, name)
         setattr(mx, name, _noting(_saved[name]))
+    _saved["compile"] = mx.compile
+    mx.compile = _noting(mx.compile, _is_shapeless)
     _saved["quantized_matmul"] = mx.quantized_matmul
     mx.quantized_matmul = ops.quantized_matmul
 
@@ -58,11 +61,21 @@ def _transforming() -> Iterator[None]:
         ops.thread.transforms -= 1
 
 
-def _noting(transform: Callable[..., Any]) -> Callable[..., Any]:
-    """The transformation, with ``transforms`` raised while it runs and while a function it returned runs."""
+def _is_shapeless(fun: Any = None, inputs: Any = None, outputs: Any = None, shapeless: Any = False) -> bool:
+    """The signature is that of ``mx.compile``."""
+    return bool(shapeless)
+
+
+def _noting(transform: Callable[..., Any], when: Callable[..., bool] = lambda *_, **__: True) -> Callable[..., Any]:
+    """The transformation, with ``transforms`` raised while it runs and while a function it returned runs.
+
+    Only where ``when`` of its arguments is true.
+    """
 
     @wraps(transform)
     def outer(*args: Any, **keywords: Any) -> Any:
+        if not when(*args, **keywords):
+            return transform(*args, **keywords)
         with _transforming():
             result = transform(*args, **keywords)
         if not callable(result):

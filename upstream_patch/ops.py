@@ -89,9 +89,8 @@ def quantized_matmul(
     other weights x in bf16 is brought to 2^16 first, and the scale multiplied before that is taken out again: a scale
     from about 2^90 on may give Inf where the answer is finite. There an x below 2^-30 of the largest of its row in a
     stretch of 256 of K loses bits, and below 2^-37 it counts as 0. Where x is Inf, affine weights may give NaN. Our
-    kernel has no shapeless form for ``mx.compile``, and no derivative: under ``mx.grad``, ``mx.vjp``, ``mx.jvp`` and
-    ``mx.vmap`` use
-    ``install()``, which takes MLX's own route there.
+    kernel has no shapeless form for ``mx.compile``, and no derivative: there, and under ``mx.vmap``, use ``install()``,
+    which takes MLX's own route.
     """
     if biases is None:
         if transpose is True and isinstance(mode, str) and mode in FLOATING and not thread.transforms:

@@ -8,6 +8,8 @@ from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, MAX_BATCH, MA
 from upstream_patch.problem import Problem
 
 Capability = tuple[int, int]
+LARGEST = 1 << 30
+"""N and K; beyond, 32-bit counts of columns and bytes in the kernel would overflow."""
 Route = Literal["small_m", "stock", "stock_folded"]
 StockRoute = Literal["qmv", "fp_qmv", "qmm_sm80", "qmm_sm90", "qmm_naive", "unsupported"]
 
@@ -49,6 +51,7 @@ def takes_small_m(problem: Problem, device: Capability) -> bool:
         and problem.k % problem.group_size == 0
         and problem.m <= MAX_ROWS
         and problem.batch <= MAX_BATCH
+        and max(problem.n, problem.k) <= LARGEST
     )
 
 

@@ -13,7 +13,7 @@ from upstream_patch.correctness import Case, answer, check
 from upstream_patch.kernels.tuning import AFFINE, FLOATING, USUAL, Format
 from upstream_patch.problem import DType, Problem
 from upstream_patch.records.schema import Check
-from upstream_patch.reference import F64, Distribution, Inputs, distributions, pack, round_to
+from upstream_patch.reference import F64, Distribution, Inputs, distributions, make_inputs, pack, round_to
 
 
 def problem_of(form: Format, **sizes: Any) -> Problem:
@@ -136,6 +136,22 @@ def test_faults_of_a_format_are_caught(
         found = judged(case, on_inputs=fault)
         wanted = "NaN or Inf out of place" if distribution == "nan_codes" else "element past its rounding bound"
         assert not found.passed and found.bound.startswith(wanted), (form, found.bound)
+
+
+@pytest.mark.parametrize("form", [Format(4, 32, "mxfp4"), Format(8, 32, "mxfp8"), Format(8, 64)])
+def test_what_is_lost_beside_a_huge_x_is_no_rounding(form: Format) -> None:
+    """A row whose largest x meets weights of about 0, so that nothing is left of the answer."""
+    problem = problem_of(form, m=1, n=16, k=256, dtype="bf16")
+    inputs = make_inputs(problem, 0)
+    inputs.x[0, 0] = 2.0**60
+    scales = inputs.scales.copy()
+    scales[:, 0] *= 2.0**-100
+    biases = inputs.biases.copy()
+    biases[:, 0] *= 2.0**-100
+    given = replace(inputs, scales=scales, biases=biases)
+    nothing = np.zeros((1, 16))
+    found = check(problem, nothing, given.reference(), None, magnitude=given.magnitude(), removed=given.removed())
+    assert not found.passed, found.bound
 
 
 def swap_row_blocks(y: F64) -> F64:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
+
 import pytest
 
 from upstream_patch.correctness import Case, MlxArms, run_cases
@@ -19,3 +22,10 @@ def test_several_processes_give_what_one_gives() -> None:
     assert [result.case for result in several.cases] == [case.name for case in cases]
     assert all(result.check.passed for result in several.cases)
     assert (seen[0][1], seen[-1]) == (30, (30, 30)) and len(seen) >= 3
+
+
+def test_a_process_that_dies_fails_its_cases_and_nothing_else() -> None:
+    cases = [Case(f"case {i}", Problem(m=1, n=17, k=64), seed=i, route="any") for i in range(3)]
+    body = run_cases(cases, partial(os._exit, 1), processes=2)  # what a kernel may do to it
+    assert [result.case for result in body.cases] == ["case 0", "case 1", "case 2"]
+    assert all("died" in result.check.bound and not result.check.passed for result in body.cases)

@@ -166,6 +166,23 @@ def test_function_transformations_take_mlx(cuda: Cuda) -> None:
     assert value.shape == ()
 
 
+def test_a_shapeless_compilation_takes_mlx_and_another_one_ours(cuda: Cuda) -> None:
+    given, xs = weights(48, 512), [x_of(m, 512) for m in (3, 4, 9)]
+    mx.eval(given, xs)
+
+    def product(x: Any) -> Any:
+        return mx.quantized_matmul(x, *given)
+
+    with upstream_patch.installed():
+        shapeless = mx.compile(product, shapeless=True)
+        assert [shapeless(x).shape for x in xs] == [(3, 48), (4, 48), (9, 48)]
+        assert not cuda.launches
+        assert mx.compile(product)(xs[1]).shape == (4, 48)
+        assert len(cuda.launches) == 1
+    assert mx.compile(product)(xs[0]).shape == (3, 48)
+    assert len(cuda.launches) == 1
+
+
 def test_the_same_shapes_in_other_dtypes_are_another_plan(cuda: Cuda) -> None:
     x, brain, half = x_of(4, 512), weights(48, 512), weights(48, 512, mx.float16)
     mixed = (brain[0], brain[1], half[2])

@@ -209,6 +209,9 @@ def test_files_are_written_and_compared(synthetic: Any) -> None:
     path = evidence / "plots" / "test_time.svg"
     path.write_text(path.read_text().replace('M7.ours_us": 10.001', 'M7.ours_us": 9.9'))
     assert files.differences(evidence, facts_of(synthetic)) == [f"{path} shows other facts than the records give"]
+    files.write(evidence, facts_of(synthetic))
+    path.write_text(path.read_text().replace("stroke-width: 1.", "stroke-width: 2.", 1))
+    assert files.differences(evidence, facts_of(synthetic)) == [f"{path} was changed after it was drawn"]
     path.write_text("damaged")
     assert len(files.differences(evidence, facts_of(synthetic))) == 1
 

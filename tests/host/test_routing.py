@@ -78,8 +78,16 @@ def test_ours_takes_as_many_weights_as_a_grid_has_entries() -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{"dtype": "f32"}, {"mode": "mxfp4", "group_size": 64}, {"m": 33}, {"bits": 1}, {"k": 4096 + 32}],
-    ids=["f32", "a group that mxfp4 has not", "33 rows", "1 bit", "half a group"],
+    [
+        {"dtype": "f32"},
+        {"mode": "mxfp4", "group_size": 64},
+        {"m": 33},
+        {"bits": 1},
+        {"k": 4096 + 32},
+        {"n": (1 << 30) + 1},
+        {"k": (1 << 30) + 64},
+    ],
+    ids=["f32", "a group that mxfp4 has not", "33 rows", "1 bit", "half a group", "huge N", "huge K"],
 )
 def test_ours_leaves_the_rest(more: dict[str, Any]) -> None:
     assert route(problem(**({"m": 4} | more)), H200) == "stock"

@@ -186,6 +186,7 @@ def test_a_record_gives_counts_as_facts(fake: Fake, synthetic: Any) -> None:
         (lambda runs: [runs[0].model_copy(update={"launches": 7}), *runs[1:]], "saw 7 launches"),
         (lambda runs: [runs[0].model_copy(update={"log": "other.log"}), *runs[1:]], "not among the attachments"),
         (lambda runs: [*runs, runs[0]], "says again"),
+        (lambda runs: [runs[0], runs[1].model_copy(update={"log": runs[0].log}), *runs[2:]], "has the log of"),
     ],
 )
 def test_a_record_of_a_part_is_refused(fake: Fake, synthetic: Any, change: Any, why: str) -> None:

@@ -196,7 +196,7 @@ def check(
         bound = "NaN or Inf out of place: " + _report(problem, seed, columns, ours, reference, misplaced)
     elif far.any():
         bound = "element past its rounding bound: " + _report(problem, seed, columns, ours, reference, far)
-    elif error <= limit.norm:
+    elif error <= min(limit.norm, cap):
         failed, bound = False, f"within output rounding ({limit.norm:.3g})"
     elif stock_error is not None and error <= STOCK_FACTOR * stock_error and (error <= cap or not our_kernel):
         side = "under" if error <= cap else "like stock past"

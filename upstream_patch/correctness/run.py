@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import get_context
@@ -224,8 +225,13 @@ def compile_ahead(cases: Sequence[Case]) -> None:
         if case.form in ("plain", "not_transposed") and (p.m * p.batch >= QMV_ROWS or case.form != "plain"):
             form = p.dtype, *format_of(p), case.form
             kinds.setdefault((*form, (p.m - 1).bit_length(), p.n % 16 == 0, p.k % 128 == 0), case)
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as processes:
+    with _pool() as processes, suppress(BrokenProcessPool):
         list(processes.map(_run_stock, kinds.values()))
+
+
+def _pool(processes: int = PROCESSES) -> ProcessPoolExecutor:
+    """Processes that share the GPU, no more than the machine has cores."""
+    return ProcessPoolExecutor(min(processes, os.cpu_count() or 1), mp_context=get_context("spawn"))
 
 
 def _run_stock(case: Case) -> None:
@@ -272,7 +278,7 @@ def run_matrix(progress: Progress | None = None, full: bool = False) -> Correctn
     """
     cases = matrix_here(full)
     compile_ahead([case for case in cases if asks_stock(case)])
-    return run_cases(cases, MlxArms, progress, processes=min(PROCESSES, os.cpu_count() or 1))
+    return run_cases(cases, MlxArms, progress, processes=PROCESSES)
 
 
 def run_cases(
@@ -292,14 +298,22 @@ def run_cases(
     else:
         shares = _shares(cases)
         found: dict[int, CaseResult] = {}
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        with _pool(processes) as pool:
             waiting = {pool.submit(_run_share, [cases[i] for i in share], arms): share for share in shares}
             for future in as_completed(waiting):
-                found.update(zip(waiting[future], future.result(), strict=True))
+                found.update(zip(waiting[future], _of(future, [cases[i] for i in waiting[future]]), strict=True))
                 tell(len(found), len(cases), cases[waiting[future][-1]].id)
         results = [found[i] for i in range(len(cases))]
     tell(len(cases), len(cases), "")
     return CorrectnessBody(cases=results)
+
+
+def _of(future: Future[list[CaseResult]], cases: Sequence[Case]) -> list[CaseResult]:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        why = "a process that ran cases died, of memory or of a signal: no result"
+        return [_result(case, _failed(case.problem, why), []) for case in cases]
 
 
 def _shares(cases: Sequence[Case]) -> list[list[int]]:

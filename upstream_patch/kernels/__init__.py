@@ -30,6 +30,8 @@ KERNELS = ("small_m",)
 ARCHS = tuple(device.name for device in DEVICE_CLASSES.values())
 OPTIONS = ("--std=c++17",)
 CTYPE = {"bf16": "__nv_bfloat16", "f16": "__half"}
+INSTANCE = re.compile(r"small_m_(?:bf16|f16)(?:_(?:mxfp4|mxfp8|nvfp4))?(?:_[a-z]\d{1,3}(?![0-9a-z]))+")
+"""An instance's name, in that of a kernel which a profiler or a record saw."""
 _ENTRY = {"small_m": "smxx_qmm_small_m.cuh"}
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from upstream_patch.errors import MissingTool
@@ -64,7 +65,13 @@ def svg(figure: Figure) -> str:
         matplotlib.rcParams.update(_STYLE)
         about = {"Title": figure.title, "Description": figure.embedded(), "Creator": None, "Date": None}
         canvas(figure).savefig(file, format="svg", metadata=about)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+    text = "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+    return f"{text}<!-- drawing {drawing_hash(text)} -->\n"
+
+
+def drawing_hash(svg: str) -> str:
+    """Of a drawing without its last line, which says it: another one is drawn by hand."""
+    return sha256(svg.encode()).hexdigest()
 
 
 def canvas(figure: Figure) -> Canvas:

@@ -51,6 +51,8 @@ def differences(evidence: Path, facts: Sequence[Fact]) -> list[str]:
             found.append(f"{evidence / FOLDER / name} is missing")
         elif embedded(there[name].read_text(encoding="utf-8")) != figure.embedded():
             found.append(f"{there[name]} shows other facts than the records give")
+        elif not _as_drawn(there[name].read_text(encoding="utf-8")):
+            found.append(f"{there[name]} was changed after it was drawn")
     return found
 
 
@@ -61,6 +63,12 @@ def embedded(svg: str) -> str:
     except ET.ParseError:
         return ""
     return (found.text or "") if found is not None else ""
+
+
+def _as_drawn(svg: str) -> bool:
+    """Whether the last line has the hash of the others."""
+    drawing, mark, last = svg.rpartition("<!-- drawing ")
+    return bool(mark) and last == f"{draw.drawing_hash(drawing)} -->\n"
 
 
 def _wanted(facts: Sequence[Fact]) -> tuple[dict[str, Figure], list[StaleFact]]:

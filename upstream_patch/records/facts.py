@@ -44,7 +44,6 @@ MAKES: Mapping[str, str] = {
     for family, kind in {"small_m": "bench", **{kind: kind for kind in VERBS if kind != "bench"}}.items()
 }
 """The command that makes a family of facts, to be run on the host that the id names."""
-_INSTANCE = re.compile(r"small_m_(?:bf16|f16)(?:_(?:mxfp4|mxfp8|nvfp4))?(?:_[a-z]\d{1,3}(?![0-9a-z]))+")
 
 
 @dataclass(frozen=True)
@@ -300,14 +299,17 @@ def _retuned(record: Record, problem: Problem, names: Sequence[str]) -> bool:
     Names that carry no tuning (other kernels) are not judged; a device that has no tuning any more makes none of them.
     """
     gpu = record.machine.gpu
-    ran = [match for name in names if (match := _INSTANCE.search(name))]
+    ran = [match for name in names if (match := kernels.INSTANCE.search(name))]
     if not ran or gpu is None or gpu.compute_capability is None or gpu.multiprocessors is None:
         return False
     major, minor = gpu.compute_capability.split(".")
     capability = int(major), int(minor)
     if capability not in DEVICE_CLASSES:
         return True
-    variant, _ = kernels.small_m_variant(problem, capability, gpu.multiprocessors)
+    try:
+        variant, _ = kernels.small_m_variant(problem, capability, gpu.multiprocessors)
+    except ValueError:  # a format that nothing fits
+        return True
     return any(match.group() != variant.name for match in ran)
 
 

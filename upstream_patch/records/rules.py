@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import get_args
 
+from upstream_patch import kernels
 from upstream_patch.problem import Problem
 from upstream_patch.records.provenance import HOSTS, TEST_HOST, host_id
 from upstream_patch.records.schema import (
@@ -28,6 +29,8 @@ CACHE_MULTIPLE = 3
 """Cold copies must exceed this many last-level caches."""
 MOST_OF_PROBE = 1.05
 """Cold weights cannot be read much faster than this share of what the read probe of the same run reached."""
+MOST_OF_PEER_PROBE = 1.1
+"""The same of the least probe of a host, where the run has none of its own."""
 LEAST_CASES = 400
 """Fewer correctness cases on one of ``HOSTS`` are a part of the matrix."""
 LEAST_LAUNCHES = 400
@@ -134,7 +137,7 @@ def _impossible(body: Body) -> Iterator[Violation]:
         parts["launches"] = [launch.problem for launch in body.launches]
     for name, problems in parts.items():
         for index, problem in enumerate(problems):
-            sizes = {key: getattr(problem, key) for key in ("m", "n", "k", "bits", "group_size")}
+            sizes = {key: getattr(problem, key) for key in ("m", "n", "k", "bits", "group_size", "batch")}
             for key, size in sizes.items():
                 if not 1 <= size <= _LARGEST_SIZE:
                     yield f"body.{name}.{index}.problem.{key}", f"must be from 1 to {_LARGEST_SIZE}"
@@ -175,6 +178,7 @@ def _sanitizer(record: Record, body: SanitizerBody) -> Iterator[Violation]:
     """Whether the tools saw all launches, and none of them is blind. What they found is not judged here: evidence of a
     fault is evidence."""
     yield from _twice("body.runs", [(run.tool, run.plant) for run in body.runs])
+    yield from _twice("body.runs", [run.log for run in body.runs], "has the log of")
     found = Counter(run.tool for run in body.runs if run.plant is not None)
     for tool in get_args(Tool):
         if tool not in {run.tool for run in body.sound}:
@@ -189,6 +193,9 @@ def _sanitizer(record: Record, body: SanitizerBody) -> Iterator[Violation]:
             yield f"{where}.errors", f"{run.tool} did not report the planted fault {run.plant}"
         if run.log not in {attachment.path for attachment in record.attachments}:
             yield f"{where}.log", f"{run.log} is not among the attachments"
+    for index, launch in enumerate(body.launched):
+        if record.host in HOSTS and not kernels.INSTANCE.fullmatch(launch.kernel):
+            yield f"body.launched.{index}.kernel", f"{launch.kernel!r} is no instance of our kernel"
     if record.host in HOSTS and len(body.launched) < LEAST_LAUNCHES:
         yield "body.launched", f"{len(body.launched)} launches are a part of the matrix, which has {LEAST_LAUNCHES}"
 
@@ -200,6 +207,12 @@ def _peer(record: Record, body: PeerBody) -> Iterator[Violation]:
         for name, check in (("peer_check", row.peer_check), ("check", row.check)):
             if not check.passed:
                 yield f"body.rows.{index}.{name}", f"{row.problem.id} is wrong, a wrong result has no speed"
+        if record.host in HOSTS and not kernels.INSTANCE.match(row.ours_kernel):
+            yield f"body.rows.{index}.ours_kernel", f"{row.ours_kernel!r} is no instance of our kernel"
+        probe = PROBE_FLOOR_GBPS.get(record.host)
+        fraction = row.problem.read_fraction(median(row.ours_us), probe) if probe else 0.0
+        if fraction > MOST_OF_PEER_PROBE:
+            yield f"body.rows.{index}.ours_us", f"{row.problem.id} reads {fraction:.4g} of {record.host}'s least probe"
         held = row.copies * row.problem.packed_bytes
         if cache and held <= CACHE_MULTIPLE * cache:
             yield (
