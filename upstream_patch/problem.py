@@ -78,7 +78,7 @@ _ID = re.compile(
     r"(?:\.h(?P<batch>[2-9]|[1-9]\d+))?\.M(?P<m>\d+)(?:\.(?P<layout>1mk|b1k))?"
 )
 BITS, GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
-"""Of affine weights that MLX 0.32.4 takes on CUDA."""
+"""Of the affine weights that this project is about; MLX also knows 1 bit."""
 FLOATING: dict[str, tuple[int, int]] = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
 """Bits and group size, which these modes fix."""
 
