@@ -52,6 +52,7 @@ VERBS = (
     Verb("readme", ("readme",), "Fill README's table from the facts.", ()),
     Verb("plots", ("plots",), "Draw time and read fraction over M from the facts.", ("plots",)),
     Verb("routing", ("routing",), "Write the tables of routes and tuning from the code.", ()),
+    Verb("targets", ("targets",), "Write which numbers to reach are met or missed, from the facts.", ()),
     Verb("records", ("records", "verify"), "Check every record: form, hashes, rules.", ()),
     Verb("forecast", ("forecast",), "Predict times on a GB10 from the machine code; not a fact.", ("compile",)),
     Verb("profile", ("profile",), "Profile stock and ours with Nsight Compute and record it."),

@@ -287,6 +287,25 @@ def routing(
 
 
 @app.command()
+def targets(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail where the file differs.")] = False,
+    evidence: Evidence = EVIDENCE,
+) -> None:
+    """Write which numbers to reach are met, missed or without a record, from facts."""
+    from upstream_patch import targets as page
+    from upstream_patch.records import facts as derived
+    from upstream_patch.records import store
+
+    found = derived.derive(store.load_all(existing(evidence)))
+    path = evidence / page.FILE
+    if check:
+        if not path.is_file() or path.read_text(encoding="utf-8") != page.markdown(found):
+            raise UserError(f"{path} is not what the facts say: python -m upstream_patch targets writes it")
+        return
+    print(f"{path} {'was written' if page.update(path, found) else 'is up to date'}")
+
+
+@app.command()
 def forecast(
     check: Annotated[bool, typer.Option("--check", help="Change nothing; fail where the file differs.")] = False,
     evidence: Evidence = EVIDENCE,

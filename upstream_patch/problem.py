@@ -77,6 +77,8 @@ _ID = re.compile(
     r"(?P<k>\d+)x(?P<n>\d+)\.(?:b(?P<bits>\d+)\.g(?P<g>\d+)|(?P<mode>mxfp4|mxfp8|nvfp4))\.(?P<dtype>bf16|f16|f32)"
     r"(?:\.h(?P<batch>[2-9]|[1-9]\d+))?\.M(?P<m>\d+)(?:\.(?P<layout>1mk|b1k))?"
 )
+BITS, GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
+"""Of the affine weights that this project is about; MLX also knows 1 bit."""
 FLOATING: dict[str, tuple[int, int]] = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
 """Bits and group size, which these modes fix."""
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from upstream_patch import targets
 from upstream_patch.errors import StaleFact, UserError
 from upstream_patch.files import write_text
 from upstream_patch.measure import graphs
@@ -18,7 +19,15 @@ BEGIN = "<!-- facts:begin small_m -->"
 END = "<!-- facts:end -->"
 HOST = "h200"
 WEIGHTS = tuple(f"{k}x{n}" for k, n in LLAMA_8B)
-CHAINED, CHAINED_ROWS = ("4096x4096", "4096x28672"), 8
+CHAINED = {
+    "4096x1024": (8, 16, 32),
+    "4096x4096": (1, 8, 16),
+    "14336x4096": (1, 8, 16),
+    "4096x28672": (1, 8, 16),
+}
+"""K x N -> M, of rows whose calls wait for one another."""
+PEER = "4096x128256", (1, 8)
+"""K x N and M of the rows that are shown against PyTorch."""
 _PROFILED = re.compile(rf"ncu\.{HOST}\.\w+\.b4\.g64\.bf16\.M(\d+)\.ours\.dram_bytes_read")
 
 
@@ -50,11 +59,10 @@ def _benchmarked(facts: dict[str, Fact]) -> str:
     )
     rows = {weights: [_times(facts, f"small_m.{HOST}.{weights}.b4.g64.bf16.M{m}") for m in ROWS] for weights in WEIGHTS}
     shown = _markdown(title, ROWS, rows)
-    return (
-        "\n\n".join(part for part in (shown, _plots(facts), _chained(facts), _host_cost(facts)) if part)
-        if shown
-        else ""
-    )
+    if not shown:
+        return ""
+    parts = (shown, _plots(facts), _chained(facts), _peer(facts), _targets(facts), _host_cost(facts))
+    return "\n\n".join(part for part in parts if part)
 
 
 def _graphs(facts: dict[str, Fact]) -> str:
@@ -80,17 +88,36 @@ def _plots(facts: dict[str, Fact]) -> str:
 
 def _chained(facts: dict[str, Fact]) -> str:
     """A decode step is a chain, and what waits cannot overlap."""
-    shown = {
-        weights: cell
-        for weights in CHAINED
-        if (cell := _times(facts, f"small_m.{HOST}.{weights}.b4.g64.bf16.M{CHAINED_ROWS}.chain"))
+    rows = {
+        weights: {m: _times(facts, f"small_m.{HOST}.{weights}.b4.g64.bf16.M{m}.chain") for m in those}
+        for weights, those in CHAINED.items()
     }
-    if not shown:
-        return ""
-    cells = ", ".join(f"{weights.replace('x', ' x ')} {cell}" for weights, cell in shown.items())
+    title = (
+        "Each call waiting for the one before, as in decode, with one link kernel a call in both that is not "
+        "subtracted:"
+    )
+    ms = sorted({m for those in CHAINED.values() for m in those})
+    shown = {weights: [by_m.get(m, "") for m in ms] for weights, by_m in rows.items() if any(by_m.values())}
+    return _markdown(title, ms, shown)
+
+
+def _peer(facts: dict[str, Fact]) -> str:
+    """The head against PyTorch's prepacked int4; a stale row is not shown, and withholds nothing else."""
+    weights, ms = PEER
+    try:
+        cells = {m: _times(facts, f"peer.{HOST}.{weights}.b4.g64.bf16.M{m}", "peer_us") for m in ms}
+    except StaleFact as error:
+        return f"The comparison with PyTorch has no record of today's kernel: {error.fix}."
+    said = ", ".join(f"M = {m} {cell}" for m, cell in cells.items() if cell)
+    words = f"PyTorch's prepacked int4 kernel on {weights.replace('x', ' x ')}, calls one after the other on one stream"
+    return f"{words}, its -> ours: {said}." if said else ""
+
+
+def _targets(facts: dict[str, Fact]) -> str:
+    total = targets.counted(facts.values())
     return (
-        f"Each call waiting for the one before, as in decode (M = {CHAINED_ROWS}, with one link kernel a call in both "
-        f"that is not subtracted): {cells}."
+        f"Of {total.all} targets for this GPU {total.met} are met, {total.missed} missed, {total.none} without a "
+        f"record: [evidence/{targets.FILE}](evidence/{targets.FILE})."
     )
 
 
@@ -152,9 +179,9 @@ def _row(head: str, cells: Iterable[str]) -> str:
     return f"| {' | '.join([head, *cells])} |"
 
 
-def _times(facts: dict[str, Fact], stem: str) -> str:
-    stock, ours, speedup = _numbers(facts, [f"{stem}.{what}" for what in ("stock_us", "ours_us", "speedup")])
-    return f"{stock:,.1f} -> {ours:,.1f} ({speedup:.1f}x)" if stock and ours and speedup else ""
+def _times(facts: dict[str, Fact], stem: str, other: str = "stock_us") -> str:
+    theirs, ours, speedup = _numbers(facts, [f"{stem}.{what}" for what in (other, "ours_us", "speedup")])
+    return f"{theirs:,.1f} -> {ours:,.1f} ({speedup:.1f}x)" if theirs and ours and speedup else ""
 
 
 def _megabytes(facts: dict[str, Fact], stem: str) -> str:

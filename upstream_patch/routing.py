@@ -68,7 +68,8 @@ def stock_route(problem: Problem, device: Capability) -> StockRoute:
     elif problem.k % 8 == 0:
         qmv = "qmv"
     aligned_k = problem.k % max(64, problem.group_size) == 0
-    if device[0] == 9 and problem.mode == "affine" and problem.k % 64 == 0 and problem.group_size >= problem.k:
+    even = problem.mode == "affine" and problem.bits % 2 == 0
+    if device[0] == 9 and even and problem.k % 64 == 0 and problem.group_size >= problem.k:
         few = m == 1 and batch == 1 and problem.n <= 16384 and problem.k <= 16384
         return qmv if few and qmv != "unsupported" else "qmm_sm90"
     tile: StockRoute = "unsupported"

@@ -26,6 +26,7 @@ VERBS = (
         "readme",
         "plots",
         "routing",
+        "targets",
         "forecast",
     ),
     "contribution",
@@ -119,6 +120,7 @@ def test_an_arch_that_is_not_ours_is_one_line_with_those_that_are(arch: str, sai
         ("readme", "--path", "evidence"),
         ("plots", "--check", "--evidence", "nowhere"),
         ("routing", "--evidence", "README.md"),
+        ("targets", "--check", "--evidence", "nowhere"),
     ],
 )
 def test_a_wrong_place_or_name_is_one_line_and_a_code(words: tuple[str, ...], root: Path) -> None:

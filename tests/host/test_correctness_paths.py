@@ -9,9 +9,9 @@ import pytest
 from upstream_patch import kernels
 from upstream_patch.correctness import Case, matrix
 from upstream_patch.correctness.cases import DISTINCT_ROWS
-from upstream_patch.correctness.paths import Device, instance_problems, path_problems
+from upstream_patch.correctness.paths import Device, instance_problems, path_problems, paths
 from upstream_patch.kernels.tuning import DEVICE_CLASSES, SLICE, USUAL, format_of, small_m_launch
-from upstream_patch.problem import Problem
+from upstream_patch.problem import Mode, Problem
 from upstream_patch.routing import takes_small_m
 
 DEVICES: dict[str, Device] = {
@@ -114,6 +114,14 @@ def test_the_cost_is_bounded_and_the_repeated_rows_tell_tiles_apart(name: str) -
         _, launch = kernels.small_m_variant(problem, *device)
         own = range(0, -(-problem.n // 16), launch.blocks)
         assert len({tile * 16 % DISTINCT_ROWS for tile in own}) == len(own)
+
+
+@pytest.mark.parametrize(("mode", "group", "scales"), [("affine", 64, 8), ("mxfp4", 32, 16), ("nvfp4", 16, 16)])
+def test_regular_is_what_16_byte_copies_of_scales_reach(mode: Mode, group: int, scales: int) -> None:
+    """A copy holds 8 scales of two bytes or 16 of one."""
+    like = Problem(m=8, n=256, k=group * 3 * scales, group_size=group, mode=mode)
+    for groups, regular in ((3 * scales, True), (3 * scales - 8, scales == 8), (3 * scales - 1, False)):
+        assert {path.regular for path in paths(like.model_copy(update={"k": group * groups}))} == {regular}
 
 
 def test_a_device_without_instances_has_no_path() -> None:

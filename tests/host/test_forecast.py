@@ -180,6 +180,15 @@ def test_the_h200_is_the_record_s(root: Path) -> None:
         hardware.h200([], records)
 
 
+def test_without_a_row_to_hold_it_against_there_is_no_decode_forecast() -> None:
+    part_of = part(10, {"issue slots": 4})
+    many = replace(part_of, problem=Problem(m=16, n=16, k=64))
+    for rows in ([], [report.Compared(many, 10.0, False, "x")]):
+        with pytest.raises(UserError, match="no benchmark of the H200 has 4-bit rows of M <= 8"):
+            report._decode(rows)
+    assert "matmuls / 0.60" in report._decode([report.Compared(part_of, 20.0, False, "x")])
+
+
 @pytest.mark.needs_disassembler
 def test_the_committed_forecast_is_today_s(root: Path) -> None:
     path = root / "evidence" / report.NAME

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from upstream_patch import readme
+from upstream_patch import readme, targets
 from upstream_patch.errors import UserError
 from upstream_patch.measure import graphs
+from upstream_patch.measure.suites import suite
 from upstream_patch.records import store
 from upstream_patch.records.facts import Fact, derive
 
@@ -69,16 +70,57 @@ def test_a_stale_host_cost_withholds_only_itself() -> None:
     assert "2.9" not in filled
 
 
+def rows_of(stem: str, theirs: float, ours: float, other: str = "stock_us") -> list[Fact]:
+    values = {other: theirs, "ours_us": ours, "speedup": theirs / ours}
+    return [replace(fact(name, value), id=f"{stem}.{name}") for name, value in values.items()]
+
+
 def test_calls_that_wait_for_one_another_are_under_the_table() -> None:
-    def chain(shape: str, stock: float, ours: float) -> list[Fact]:
-        values = {"stock_us": stock, "ours_us": ours, "speedup": stock / ours}
-        stem = f"small_m.h200.{shape}.b4.g64.bf16.M8.chain"
-        return [replace(fact(name, value), id=f"{stem}.{name}") for name, value in values.items()]
+    def chain(row: str, stock: float, ours: float) -> list[Fact]:
+        shape, _, m = row.partition(" ")
+        return rows_of(f"small_m.h200.{shape}.b4.g64.bf16.{m}.chain", stock, ours)
 
     assert "waiting" not in readme.fill(EMPTY, FACTS)
-    filled = readme.fill(EMPTY, [*FACTS, *chain("4096x4096", 60, 8), *chain("4096x28672", 80, 20)])
-    (line,) = [line for line in filled.splitlines() if line.startswith("Each call waiting for the one before")]
-    assert line.endswith("not subtracted): 4096 x 4096 60.0 -> 8.0 (7.5x), 4096 x 28672 80.0 -> 20.0 (4.0x).")
+    chains = [*chain("4096x4096 M1", 60, 8), *chain("4096x4096 M16", 70, 10), *chain("4096x1024 M32", 8, 10)]
+    filled = readme.fill(EMPTY, [*FACTS, *chains])
+    _, _, below = filled.partition("Each call waiting for the one before, as in decode")
+    assert [line for line in below.splitlines() if line.startswith("| ")] == [
+        "| K x N | M = 1 | M = 8 | M = 16 | M = 32 |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| 4096 x 1024 | not run | not run | not run | 8.0 -> 10.0 (0.8x) |",
+        "| 4096 x 4096 | 60.0 -> 8.0 (7.5x) | not run | 70.0 -> 10.0 (7.0x) | not run |",
+    ]
+
+
+def test_every_chain_of_the_suite_but_7_rows_is_shown() -> None:
+    chains = {(f"{s.problem.k}x{s.problem.n}", s.problem.m) for s in suite("small-m").rows if s.order == "chain"}
+    assert {(weights, m) for weights, ms in readme.CHAINED.items() for m in ms} == {c for c in chains if c[1] != 7}
+
+
+def test_the_head_against_pytorch_is_one_line_and_may_be_stale_alone() -> None:
+    peers = [
+        *rows_of("peer.h200.4096x128256.b4.g64.bf16.M1", 140, 70, "peer_us"),
+        *rows_of("peer.h200.4096x128256.b4.g64.bf16.M8", 330, 75, "peer_us"),
+    ]
+    filled = readme.fill(EMPTY, FACTS + peers)
+    assert "its -> ours: M = 1 140.0 -> 70.0 (2.0x), M = 8 330.0 -> 75.0 (4.4x).\n" in filled
+    assert "PyTorch" not in readme.fill(EMPTY, FACTS)
+    filled = readme.fill(EMPTY, FACTS + [replace(each, stale=True) for each in peers])
+    assert "140.0" not in filled and "1,966.6 -> 90.0 (21.8x)" in filled
+    assert "The comparison with PyTorch has no record of today's kernel: renew it on h200 with `x`." in filled
+
+
+def test_targets_are_counted_from_the_same_facts() -> None:
+    def line(facts: list[Fact]) -> str:
+        (found,) = [one for one in readme.fill(EMPTY, facts).splitlines() if "evidence/targets.md" in one]
+        return found
+
+    total = targets.counted(FACTS)
+    assert line(FACTS).startswith(f"Of {total.all} targets for this GPU {total.met} are met, {total.missed} missed")
+    head = replace(fact("read_fraction", 0.9), id="small_m.h200.4096x128256.b4.g64.bf16.M8.read_fraction")
+    assert f" {total.met + 1} are met, {total.missed} missed" in line([*FACTS, head])
+    assert f" {total.met} are met, {total.missed + 1} missed" in line([*FACTS, replace(head, value=0.5)])
+    assert line([*FACTS, replace(head, stale=True)]) == line(FACTS)
 
 
 def test_plots_are_shown_beside_the_table_and_may_be_stale_alone() -> None:

@@ -47,6 +47,9 @@ def test_stock_changes_kernels_at_8_rows(device: Capability, m: int, layout: str
         (problem(16, k=96, group_size=32), H200, "qmv"),  # no tile kernel takes it
         (problem(1, k=64), H200, "qmv"),
         (problem(2, k=64), H200, "qmm_sm90"),  # one group spans K
+        (problem(2, k=64, bits=6), H200, "qmm_sm90"),
+        (problem(2, k=64, bits=3), H200, "qmv"),  # that kernel takes even widths only
+        (problem(16, k=64, bits=5), H200, "qmm_naive"),
         (problem(4, mode="mxfp4", group_size=32), GB10, "fp_qmv"),
         (problem(4, mode="mxfp4", group_size=32), H200, "qmv"),
         (problem(16, mode="mxfp4", group_size=32), GB10, "qmm_sm80"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -12,7 +13,10 @@ from upstream_patch.kernels.tuning import (
     FORMATS,
     MAX_ROWS,
     RESERVED_SHARED_BYTES,
+    TILE,
     DeviceClass,
+    Pick,
+    SmallM,
     small_m_launch,
 )
 
@@ -25,6 +29,39 @@ def test_every_pick_fits_its_device(device: DeviceClass) -> None:
         assert variant.shared_bytes <= device.shared_per_block, variant.name
         assert variant.shared_bytes + RESERVED_SHARED_BYTES <= device.shared_per_multiprocessor, variant.name
         assert variant.tuning.stages >= 2, "the ring refills one slot while another is read"
+
+
+def launched(device: DeviceClass) -> set[SmallM]:
+    """By any M, format and number of tiles a block, where K is enough for blocks of 16 warps."""
+    tiles = [132 * count for count in range(1, max(device.levels) + 1)]
+    return {
+        small_m_launch(m, TILE * count, 4096, device, 132, form).tuning
+        for m, form, count in product((8, 16), FORMATS, tiles)
+    }
+
+
+def unused(device: DeviceClass) -> list[str]:
+    """Lines of the class's tables that fit no format in a block of 16 warps, or that no launch comes to."""
+    found, seen = [], launched(device)
+    for rows, narrow in product((8, 16), (False, True)):
+        forms = [form for form in FORMATS if form.bits <= 3 or not narrow]
+        for pick in (device.narrow if narrow else device.picks).get(rows, ()):
+            wanted = {SmallM(rows, 16, pick.stages, pick.tiles, form) for form in forms}
+            if not any(map(device.fits, wanted)):
+                found.append(f"{rows} rows, {pick}: fits no format")
+            elif not wanted & seen:
+                found.append(f"{rows} rows, {pick}: no launch takes it")
+    return found
+
+
+@pytest.mark.parametrize("device", DEVICE_CLASSES.values(), ids=lambda device: device.name)
+def test_every_pick_of_the_tables_fits_and_is_launched(device: DeviceClass) -> None:
+    """``choices`` passes over what does not fit, so that a wrong pick shows here and nowhere else."""
+    assert unused(device) == []
+    too_large = replace(device, picks={**device.picks, 8: (Pick(9, 9), *device.picks[8])})
+    assert unused(too_large) == [f"8 rows, {Pick(9, 9)}: fits no format"]
+    behind = replace(device, picks={**device.picks, 8: (*device.picks[8], Pick(3, 1))})
+    assert f"8 rows, {Pick(3, 1)}: no launch takes it" in unused(behind)
 
 
 @pytest.mark.parametrize("device", DEVICE_CLASSES.values(), ids=lambda device: device.name)
@@ -59,6 +96,9 @@ def test_a_longer_ring_is_for_more_tiles() -> None:
         few, many = (small_m_launch(8, n, 4096, device, 132).tuning for n in (1024, 10**6))
         assert many.stages >= few.stages
         assert many.rows == few.rows
+    # where the table asks for a number of tiles, they are what makes the difference
+    few, many = (small_m_launch(8, n, 4096, DEVICE_CLASSES[9, 0], 132).tuning for n in (1024, 10**6))
+    assert many.stages > few.stages and many.tiles > few.tiles
 
 
 def test_device_names_are_the_archs() -> None:

@@ -45,7 +45,8 @@ def paths(problem: Problem, device: Device = H200) -> set[Path]:
     """Those that contiguous operands take; only for problems that the kernel takes."""
     variant, launch = kernels.small_m_variant(problem, *device)
     passes: Literal["one", "several"] = "one" if problem.k <= variant.tuning.warps * SLICE else "several"
-    regular = problem.n % TILE == 0 and problem.k // problem.group_size % 8 == 0
+    scales_in_copy = 16 // (2 if variant.tuning.format.affine else 1)
+    regular = problem.n % TILE == 0 and problem.k // problem.group_size % scales_in_copy == 0
     tiles = -(-problem.n // TILE)
     return {Path(variant.name, work, passes, regular) for work in works(variant.tuning, tiles, launch.blocks)}
 

@@ -6,10 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import get_args
 
-from upstream_patch.problem import Mode, Problem, parse_problem
-
-BITS, GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
-"""Of MLX's affine weights; ours may take fewer."""
+from upstream_patch.problem import BITS, GROUPS, Mode, Problem, parse_problem
 
 
 def _formats() -> dict[str, Problem]:

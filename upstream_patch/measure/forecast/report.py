@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from upstream_patch.errors import UserError
 from upstream_patch.measure.forecast import llama
 from upstream_patch.measure.forecast.hardware import GB10, Hardware, h200
 from upstream_patch.measure.forecast.model import CHUNK, Forecast, Instance, forecast
@@ -191,7 +192,13 @@ def _check(rows: Sequence[Compared]) -> str:
 
 
 def _decode(rows: Sequence[Compared]) -> str:
-    optimism = min(1.0, *(row.ratio for row in rows if row.forecast.problem.m <= 8))
+    ratios = [row.ratio for row in rows if row.forecast.problem.m <= 8]
+    if not ratios:
+        raise UserError(
+            "no benchmark of the H200 has 4-bit rows of M <= 8 to hold the forecast against: "
+            "`python -m upstream_patch bench` there makes them"
+        )
+    optimism = min(1.0, *ratios)
     body = []
     for batch in range(1, 9):
         step = llama.step(batch, GB10)
