@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import get_args
 
 from upstream_patch import targets
 from upstream_patch.errors import StaleFact, UserError
@@ -14,6 +15,7 @@ from upstream_patch.measure.suites import LLAMA_8B, ROWS
 from upstream_patch.plots.figures import figures
 from upstream_patch.plots.files import FOLDER
 from upstream_patch.records.facts import Fact, current
+from upstream_patch.records.schema import Tool
 
 BEGIN = "<!-- facts:begin small_m -->"
 END = "<!-- facts:end -->"
@@ -28,6 +30,7 @@ CHAINED = {
 """K x N -> M, of rows whose calls wait for one another."""
 PEER = "4096x128256", (1, 8)
 """K x N and M of the rows that are shown against PyTorch."""
+_SPEEDUP = re.compile(r"\(([\d.]+)x\)")
 _PROFILED = re.compile(rf"ncu\.{HOST}\.\w+\.b4\.g64\.bf16\.M(\d+)\.ours\.dram_bytes_read")
 
 
@@ -45,10 +48,14 @@ def table(facts: Iterable[Fact]) -> str:
 
 
 def _where(facts: dict[str, Fact]) -> str:
-    """The machine and MLX of the host's records."""
-    of_host = {one.rpartition(".")[2]: fact.value for one, fact in facts.items() if one.startswith(f"record.{HOST}-")}
-    named = [str(of_host[what]) for what in ("gpu", "mlx") if what in of_host]
-    where = f"One {named[0]}, MLX {named[1]}; " if len(named) == 2 else ""
+    """The machine and MLX of the records that the table is from."""
+    table = "small_m" if any(one.startswith(f"small_m.{HOST}.") for one in facts) else "ncu"
+    records = {Path(fact.record_path).stem for one, fact in facts.items() if one.startswith(f"{table}.{HOST}.")}
+    named = [
+        " and ".join(sorted({str(found.value) for one in records if (found := facts.get(f"record.{one}.{what}"))}))
+        for what in ("gpu", "mlx")
+    ]
+    where = f"One {named[0]}, MLX {named[1]}; " if all(named) else ""
     return f"{where}affine 4-bit weights, group size 64, bf16, x is [M, K]. "
 
 
@@ -61,8 +68,49 @@ def _benchmarked(facts: dict[str, Fact]) -> str:
     shown = _markdown(title, ROWS, rows)
     if not shown:
         return ""
-    parts = (shown, _plots(facts), _chained(facts), _peer(facts), _targets(facts), _host_cost(facts))
-    return "\n\n".join(part for part in parts if part)
+    parts = (shown, _slower(rows), _plots(facts), _chained(facts), _peer(facts), _targets(facts), _host_cost(facts))
+    return "\n\n".join(part for part in (*parts, _sanitized(facts), _matrix(facts)) if part)
+
+
+def _slower(rows: dict[str, list[str]]) -> str:
+    """Where the table's speedup is below 1."""
+    found = [
+        f"{weights.replace('x', ' x ')} at M = {m}"
+        for weights, cells in rows.items()
+        for m, cell in zip(ROWS, cells, strict=True)
+        if (speedup := _SPEEDUP.search(cell)) and float(speedup[1]) < 1
+    ]
+    return f"Slower than stock, where calls may overlap: {', '.join(found)}." if found else ""
+
+
+def _sanitized(facts: dict[str, Fact]) -> str:
+    """What compute-sanitizer saw; stale, it withholds nothing else."""
+    try:
+        counts = [
+            _numbers(facts, [f"sanitizer.{HOST}.{tool}.{what}" for what in ("launches", "errors", "plants_found")])
+            for tool in get_args(Tool)
+        ]
+    except StaleFact as error:
+        return f"The sanitizers have no record of today's kernel: {error.fix}."
+    known = [[number for number in those if number is not None] for those in counts]
+    if any(len(those) < 3 for those in known):
+        return ""
+    launches, errors, plants = min(those[0] for those in known), *(sum(those[i] for those in known) for i in (1, 2))
+    return (
+        f"compute-sanitizer's {', '.join(get_args(Tool))}, outside MLX on buffers of exact size: {errors:.0f} errors "
+        f"in {launches:,.0f} launches each, and each of {plants:.0f} planted faults found."
+    )
+
+
+def _matrix(facts: dict[str, Fact]) -> str:
+    """How many cases of the correctness matrix are right; stale, it withholds nothing else."""
+    ids = [f"correctness.{HOST}.{dtype}.{what}" for dtype in ("bf16", "f16") for what in ("cases", "passed")]
+    try:
+        numbers = _numbers(facts, ids)
+    except StaleFact as error:
+        return f"The correctness matrix has no record of today's kernel: {error.fix}."
+    cases, passed = (sum(number or 0 for number in numbers[i::2]) for i in (0, 1))
+    return f"Correctness matrix: {passed:,.0f} of {cases:,.0f} cases of our kernel right." if cases else ""
 
 
 def _graphs(facts: dict[str, Fact]) -> str:

@@ -52,6 +52,46 @@ def test_a_cell_has_stock_ours_and_the_speedup() -> None:
     assert readme.fill(filled, FACTS) == filled
 
 
+def test_where_ours_is_slower_is_said() -> None:
+    slower = [*FACTS[:1], fact("ours_us", 2500.0), fact("speedup", 0.79)]
+    said = "Slower than stock, where calls may overlap: 4096 x 1024 at M = 7."
+    assert said in readme.fill(EMPTY, slower)
+    assert "Slower" not in readme.fill(EMPTY, FACTS)
+
+
+def test_the_machine_and_mlx_are_those_of_the_table_s_records() -> None:
+    about = [
+        ("x", "gpu", "NVIDIA H200"),
+        ("x", "mlx", "0.32.4"),
+        ("later", "gpu", "NVIDIA H200"),
+        ("later", "mlx", "9"),
+    ]
+    records = [replace(FACTS[0], id=f"record.{stem}.{what}", value=value) for stem, what, value in about]
+    assert "One NVIDIA H200, MLX 0.32.4; affine" in readme.fill(EMPTY, [*FACTS, *records])
+
+
+def test_what_the_sanitizers_and_the_matrix_found_is_said_and_may_be_stale_alone() -> None:
+    counts = {"launches": 630, "errors": 1, "plants_found": 2}
+    tools = [
+        replace(FACTS[0], id=f"sanitizer.h200.{tool}.{what}", value=count)
+        for tool in ("memcheck", "racecheck", "initcheck", "synccheck")
+        for what, count in counts.items()
+    ]
+    cases = [
+        replace(FACTS[0], id=f"correctness.h200.{dtype}.{what}", value=count)
+        for dtype in ("bf16", "f16")
+        for what, count in (("cases", 700), ("passed", 699))
+    ]
+    filled = readme.fill(EMPTY, [*FACTS, *tools, *cases])
+    assert "4 errors in 630 launches each, and each of 8 planted faults found." in filled
+    assert "Correctness matrix: 1,398 of 1,400 cases of our kernel right." in filled
+    stale = readme.fill(EMPTY, [*FACTS, *(replace(each, stale=True) for each in (*tools, *cases))])
+    assert "The sanitizers have no record of today's kernel: renew it" in stale
+    assert "The correctness matrix has no record of today's kernel: renew it" in stale
+    assert "1,966.6 -> 90.0" in stale
+    assert "errors in" not in readme.fill(EMPTY, [*FACTS, *tools[:-1]])
+
+
 def test_what_a_call_costs_the_host_is_said() -> None:
     measured = [("build", "stock", 0.92), ("build", "ours", 2.88), ("run", "stock", 3.1), ("run", "ours", 5.0)]
     costs = [replace(fact(arm, us), id=f"host.h200.{call}.{arm}_us") for call, arm, us in measured]

@@ -49,6 +49,7 @@ def _values(prefix: str, cases: Sequence[CaseResult]) -> Iterator[Named]:
     yield f"{prefix}max_ulp", max(check.max_ulp for check in checks), "ulp", True
     errors = [check.stock_norm_error for check in checks if check.stock_norm_error is not None]
     ulps = [check.stock_max_ulp for check in checks if check.stock_max_ulp is not None]
-    if len(errors) == len(ulps) == len(checks):
+    if errors and len(errors) == len(ulps):  # stock runs beside some cases only (correctness.run.asks_stock)
+        yield f"{prefix}stock_cases", len(errors), "count", False
         yield f"{prefix}stock_max_norm_error", max(errors), "norm", False
         yield f"{prefix}stock_max_ulp", max(ulps), "ulp", False
