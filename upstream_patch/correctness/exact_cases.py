@@ -55,18 +55,19 @@ class ExactCase:
 
 def cases(device: Device) -> Iterator[ExactCase]:
     """All launches on a device; only those of its instances depend on it."""
-    yield from _formats()
-    yield from _batches()
-    yield from _strides()
+    yield from of_formats()
+    yield from batches()
+    yield from strides()
     yield from instances(device)
 
 
 def instances(device: Device) -> Iterator[ExactCase]:
-    """Each instance that the device can launch, once: one block, a full batch of tiles and then a part of one.
+    """Each instance that the device can launch, once: one block, full batches of tiles and then one tile, so many that
+    every buffer of scales is used again.
 
-    (Of an instance that reduces every tile alone, two tiles.) In turn K ends inside the last warp's slice of the only
-    pass, fills that pass, ends inside the first slice of a second, and fills that slice. An instance's two dtypes take
-    K off the slice and on it. Where K is on it, operands are aligned.
+    In turn K ends inside the last warp's slice of the only pass, fills that pass, ends inside the first slice of a
+    second, and fills that slice. An instance's two dtypes take K off the slice and on it. Where K is on it, operands
+    are aligned.
     """
     found = kernels.variants(DEVICE_CLASSES[device[0]].name)
     for number, variant in enumerate(found):
@@ -75,14 +76,16 @@ def instances(device: Device) -> Iterator[ExactCase]:
         turn = (place + second_dtype) % 4
         a_pass = t.warps * SLICE
         k = (a_pass - SLICE + t.format.group, a_pass, a_pass + t.format.group, a_pass + SLICE)[turn]
-        tiles = t.tiles + max(1, t.tiles // 2)
+        passes = -(-k // a_pass)
+        phases = -(-t.stages // t.tiles) + 2  # one more than buffers of scales
+        tiles = max(1, -(-phases // passes) - 1) * t.tiles + 1
         off = turn % 2 == 0
         m = _INSTANCE_ROWS[t.rows][place // 4 % 4]
         problem = _problem(t.format, DTYPES[second_dtype], m, tiles * TILE - 7 * off, k)
         yield ExactCase(problem, number, unaligned=turn == 2, one_block=True, tuning=t)
 
 
-def _formats() -> Iterator[ExactCase]:
+def of_formats() -> Iterator[ExactCase]:
     """Every format with both dtypes and every M of ``ROWS``, on and off the kernel's tiles, aligned and not."""
     for number, (form, dtype, m) in enumerate(product(FORMATS, DTYPES, ROWS)):
         turn, row = divmod(number, len(ROWS))
@@ -94,7 +97,7 @@ def _formats() -> Iterator[ExactCase]:
         yield ExactCase(whole, number, one_block=number % 2 == 0)
 
 
-def _batches() -> Iterator[ExactCase]:
+def batches() -> Iterator[ExactCase]:
     """Every format with every layout of x, on and off the kernel's tiles."""
     for number, (form, layout) in enumerate(product(FORMATS, LAYOUTS)):
         off, turn = number // 2 % 2, number // 4
@@ -104,7 +107,7 @@ def _batches() -> Iterator[ExactCase]:
         yield ExactCase(problem, number, unaligned=number % 5 == 0)
 
 
-def _strides() -> Iterator[ExactCase]:
+def strides() -> Iterator[ExactCase]:
     """Every format with every padding of x; in a batch, too."""
     for number, (form, padding) in enumerate(product(FORMATS, PADDINGS)):
         turn = number // len(PADDINGS)
