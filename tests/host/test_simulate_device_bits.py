@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from upstream_patch.correctness import exact, exact_cases
+from upstream_patch.correctness import device_bits, exact, exact_cases
 from upstream_patch.correctness.device_bits import compare
 from upstream_patch.correctness.paths import H200
 from upstream_patch.kernels import Variant, variants
@@ -16,11 +17,12 @@ from upstream_patch.records import kernel_hash
 from upstream_patch.records.schema import Sanitized, SanitizerBody
 from upstream_patch.records.store import load_all
 from upstream_patch.reference import make_inputs
+from upstream_patch.simulate import Run
 from upstream_patch.simulate.small_m import FILE, run_small_m
 from upstream_patch.simulate.source import Kernel, small_m_kernel
 
 pytestmark = pytest.mark.needs_simulator
-SAMPLE = 40
+SAMPLE = 60
 """Every so-manieth launch of a record is simulated."""
 
 
@@ -62,10 +64,20 @@ def test_the_same_bits_are_seen_and_others_too() -> None:
     ],
     ids=["batch", "b1k", "padding of 1", "padding of 8 in b1k", "long ring", "eight tiles"],
 )
-def test_every_kind_of_launch_is_recomputed(wanted: Callable[[Sanitized], bool]) -> None:
+def test_every_kind_of_launch_is_recomputed(
+    wanted: Callable[[Sanitized], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     launch = _small(wanted)
+    paddings = set()
+
+    def watched(*given: Any, **named: Any) -> Run:
+        paddings.add(named["x_padding"])
+        return run_small_m(*given, **named)
+
+    monkeypatch.setattr(device_bits, "run_small_m", watched)
     (found,) = compare([launch.model_copy(update={"output_sha256": _simulated(launch)})], H200[0])
     assert found.verdict == "identical" and "ascending" in found.orders
+    assert paddings == {launch.x_padding}
 
 
 @pytest.mark.parametrize("padding", exact_cases.PADDINGS)

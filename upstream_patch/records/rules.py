@@ -99,7 +99,10 @@ def slow_probe(record: Record, committed: Iterable[Record]) -> Violation | None:
 
 
 def part_of_matrix(record: Record, others: Iterable[Record]) -> Violation | None:
-    """A correctness run that leaves out what another one of its host tried cannot stand in its place."""
+    """A correctness run that leaves out what another one of its host tried cannot stand in its place, nor can the
+    sanitizers' over fewer launches."""
+    if isinstance(record.body, SanitizerBody):
+        return _fewer_launches(record, record.body, others)
     if not isinstance(record.body, CorrectnessBody):
         return None
     cases = record.body.cases
@@ -117,6 +120,16 @@ def part_of_matrix(record: Record, others: Iterable[Record]) -> Violation | None
                 "body.cases",
                 f"{len(cases)} cases{names}: a part of the matrix, {other.id} has {len(whole)}; run the whole matrix",
             )
+    return None
+
+
+def _fewer_launches(record: Record, body: SanitizerBody, others: Iterable[Record]) -> Violation | None:
+    for other in others:
+        if not isinstance(other.body, SanitizerBody) or (other.host != record.host or other.created > record.created):
+            continue
+        count, whole = len(body.launched), len(other.body.launched)
+        if count < SHARE_OF_MATRIX * whole:
+            return "body.launched", f"{count} launches are a part of the matrix, {other.id} has {whole}"
     return None
 
 
