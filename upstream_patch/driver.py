@@ -51,15 +51,16 @@ def small_m_cut(problem: Problem, capability: tuple[int, int], multiprocessors: 
     return variant, launch.grid
 
 
-def small_m_arguments(problem: Problem, at: Operands) -> list[Any]:
-    """The small-M kernel's arguments in the order of ``kernels.Variant.entry_function``; x and out are contiguous.
+def small_m_arguments(problem: Problem, at: Operands, x_padding: int = 0) -> list[Any]:
+    """The small-M kernel's arguments in the order of ``kernels.Variant.entry_function``.
 
-    The one place that knows that order outside MLX and the simulator.
+    ``x_padding`` elements lie between two rows of x; else x and out are contiguous. The one place that knows that order
+    outside MLX and the simulator.
     """
     pointers = (at.x, at.w, at.scales, *(() if at.biases is None else (at.biases,)), at.out)
     m, n, k, entries = problem.m, problem.n, problem.k, problem.batch
     row, entry = (entries, 1) if problem.layout == "b1k" else (1, m)  # x is [M, H, K], else [H, M, K]; out alike
-    strides = (row * k, entry * k, row * n, entry * n)
+    strides = (row * (k + x_padding), entry * (k + x_padding), row * n, entry * n)
     return [*map(ctypes.c_void_p, pointers), *map(ctypes.c_int, (m, n, k)), *map(ctypes.c_longlong, strides)]
 
 

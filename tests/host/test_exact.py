@@ -13,18 +13,22 @@ import pytest
 
 from upstream_patch import kernels
 from upstream_patch.correctness import exact
+from upstream_patch.correctness.exact_cases import batches, instances, of_formats, strides
 from upstream_patch.correctness.paths import H200
 from upstream_patch.driver import DriverError, Gpu
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.floating import ELEMENTS, SCALES
-from upstream_patch.kernels.tuning import FORMATS, SLICE, TILE, format_of
 from upstream_patch.problem import FLOATING
+from upstream_patch.records.rules import LEAST_LAUNCHES, LEAST_LAUNCHES_WITHOUT_HASHES
 from upstream_patch.reference import from_bits, matmul_fp64, unpack
 from upstream_patch.simulate.small_m import FILE, to_bits
 
 
 def _number(value: Any) -> int:
     return int(value.value or 0) if hasattr(value, "value") else int(value)
+
+
+UNWRITTEN = 0xA5
 
 
 class FakeCuda:
@@ -34,6 +38,8 @@ class FakeCuda:
         self.memory: dict[int, bytearray] = {}
         self.freed: list[int] = []
         self.names: list[str] = []
+        self.launches: list[tuple[Any, ...]] = []
+        """The name, the grid, and the strides of x and out."""
         self.spoil = spoil
         self.next = 1 << 20
         self.attributes = {16: 132, 75: 9, 76: 0}
@@ -69,7 +75,7 @@ class FakeCuda:
 
     def cuMemAlloc_v2(self, address: Any, size: Any) -> int:
         address._obj.value = self.next
-        self.memory[self.next] = bytearray(size.value)
+        self.memory[self.next] = bytearray([UNWRITTEN]) * size.value
         self.next += -(-size.value // 512) * 512
         return 0
 
@@ -92,7 +98,7 @@ class FakeCuda:
         return 0
 
     def cuLaunchKernel(self, handle: Any, *rest: Any) -> int:
-        assert rest[2] == 1 and rest[0] >= 1 and rest[3] % 32 == 0
+        assert rest[0] >= 1 and rest[3] % 32 == 0
         name = self.names[handle.value - 1]
         found = re.search(r"_(bf16|f16)_(?:b(\d+)_g(\d+)|(mxfp4|mxfp8|nvfp4))_", name)
         assert found is not None
@@ -102,24 +108,42 @@ class FakeCuda:
         count = 4 if mode else 5
         pointers = [int(ctypes.c_void_p.from_address(each).value or 0) for each in rest[8][:count]]
         m, n, k = (ctypes.c_int.from_address(each).value for each in rest[8][count : count + 3])
-        strides = [ctypes.c_longlong.from_address(each).value for each in rest[8][count + 3 :]]
-        assert strides == [k, m * k, n, m * n] and rest[1] == -(-m // 16)
+        x_row, x_entry, out_row, out_entry = (
+            ctypes.c_longlong.from_address(each).value for each in rest[8][count + 3 :]
+        )
+        entries = rest[2]
+        assert rest[1] == -(-m // 16)
+        self.launches.append((name, tuple(rest[:3]), (x_row, x_entry, out_row, out_entry)))
+        pitch = min(x_row, x_entry)
+        gaps = [bytes(self._at(pointers[0] + 2 * (i * pitch + k), 2 * (pitch - k))) for i in range(entries * m - 1)]
+        assert set(b"".join(gaps)) <= {UNWRITTEN}
 
         def read(at: int, rows: int, columns: int, kind: Any) -> Any:
             data = self._at(at, rows * columns * np.dtype(kind).itemsize)
             return np.frombuffer(bytes(data), kind).reshape(rows, columns)
 
+        def read_x(at: int) -> Any:
+            return np.concatenate([read(at + 2 * row * x_row, 1, k, np.uint16) for row in range(m)])
+
         try:
-            x = from_bits(read(pointers[0], m, k, np.uint16), dtype)
-            if mode:
-                scales = SCALES[mode][read(pointers[2], n, k // group, np.uint8)]
-                biases = np.zeros_like(scales)
-            else:
-                scales, biases = (from_bits(read(at, n, k // group, np.uint16), dtype) for at in pointers[2:4])
-            q = unpack(read(pointers[1], n, k * bits // 32, np.uint32), bits)
-            out = to_bits(matmul_fp64(x, q, scales, biases, group, ELEMENTS.get(mode)), dtype)
-            self.spoil(out)
-            self._at(pointers[-1], 2 * m * n)[:] = out.tobytes()
+            for entry in range(entries):
+                first = entry * n
+                x = from_bits(read_x(pointers[0] + 2 * entry * x_entry), dtype)
+                groups = k // group
+                if mode:
+                    scales = SCALES[mode][read(pointers[2] + first * groups, n, groups, np.uint8)]
+                    biases = np.zeros_like(scales)
+                else:
+                    scales, biases = (
+                        from_bits(read(at + 2 * first * groups, n, groups, np.uint16), dtype) for at in pointers[2:4]
+                    )
+                words = k * bits // 32
+                q = unpack(read(pointers[1] + 4 * first * words, n, words, np.uint32), bits)
+                out = to_bits(matmul_fp64(x, q, scales, biases, group, ELEMENTS.get(mode)), dtype)
+                self.spoil(out)
+                for row in range(m):
+                    at = pointers[-1] + 2 * (entry * out_entry + row * out_row)
+                    self._at(at, 2 * n)[:] = out[row].tobytes()
         except IndexError:
             return 700
         return 0
@@ -137,11 +161,20 @@ def test_the_matrix_is_right_on_a_right_kernel(
 ) -> None:
     cuda = FakeCuda()
     monkeypatch.setattr(exact, "Gpu", lambda: Gpu(library=cuda))
+    some = [*_FORMATS[::8], *batches(), *strides(), *list(instances(H200))[::19]]
+    monkeypatch.setattr(exact, "cases", lambda _: iter(some))
     assert exact.main(folder) == 0
     planned = exact.launched(H200)
-    assert capsys.readouterr().out == f"launches: {len(planned)}, wrong: 0\n"
+    *hashes, last = capsys.readouterr().out.splitlines()
+    assert last == f"launches: {len(planned)}, wrong: 0"
+    assert [line.split(": ")[0] for line in hashes] == [f"output {number}" for number in range(len(planned))]
     assert cuda.memory == {} and cuda.ended
-    assert set(cuda.names) == {each.kernel for each in planned}
+    assert [(name, grid) for name, grid, _ in cuda.launches] == [(each.kernel, each.grid) for each in planned]
+    for each, (_, _, passed) in zip(planned, cuda.launches, strict=True):
+        p, pitch = each.problem, each.problem.k + each.x_padding
+        one_after_another = (pitch, p.m * pitch, p.n, p.m * p.n)
+        take_turns = (p.batch * pitch, pitch, p.batch * p.n, p.n)
+        assert passed == (take_turns if p.layout == "b1k" else one_after_another)
 
 
 def test_a_wrong_element_is_found_and_said(
@@ -152,14 +185,15 @@ def test_a_wrong_element_is_found_and_said(
             out[6, 16] = 0xFFFF  # as if never written
 
     monkeypatch.setattr(exact, "Gpu", lambda: Gpu(library=FakeCuda(spoil)))
-    monkeypatch.setattr(exact, "cases", lambda: iter(_SOME))
+    monkeypatch.setattr(exact, "cases", lambda _: iter(_SOME))
     assert exact.main(folder) == 1
-    first, last = capsys.readouterr().out.splitlines()
+    *_, first, last = capsys.readouterr().out.splitlines()
     assert first.startswith("wrong: ") and "NaN or Inf out of place" in first
     assert last == f"launches: {len(_SOME)}, wrong: 1"
 
 
-_FOUR_BITS = [case for case in exact.cases() if case.problem.bits == 4]
+_FORMATS = list(of_formats())
+_FOUR_BITS = [case for case in _FORMATS if case.problem.bits == 4]
 _SPOILT = next(case for case in _FOUR_BITS if (case.problem.m, case.problem.n) == (7, 17))
 _SOME = [*(case for case in _FOUR_BITS if case.problem.n != 17), _SPOILT][-24:]
 
@@ -175,18 +209,20 @@ def test_a_short_buffer_is_short(
     assert (said[0] == "cuLaunchKernel failed: CUDA_ERROR_ILLEGAL_ADDRESS") == (plant.tool == "memcheck")
 
 
-def test_the_matrix_holds_what_it_says() -> None:
-    cases = list(exact.cases())
-    kinds = {(*format_of(c.problem), c.problem.dtype, c.problem.m) for c in cases}
-    assert kinds == {(*form, dtype, m) for form in FORMATS for dtype in exact.DTYPES for m in exact.ROWS}
-    off = [case for case in cases if case.problem.n % TILE]
-    assert all(case.problem.k % SLICE and case.problem.k % case.problem.group_size == 0 for case in off)
-    assert {case.unaligned for case in off} == {True, False}
-    for m in exact.ROWS:  # neither N nor K follows from M
-        assert len({case.problem.n for case in off if case.problem.m == m}) == 5
-        assert len({case.problem.k % 1024 for case in off if case.problem.m == m}) > 3
-    warps = {case.cut(H200)[0].tuning.warps for case in cases}
-    assert warps == {4, 8, 16}
+def test_all_instances_are_launched() -> None:
+    assert {each.kernel for each in exact.launched(H200)} == {variant.name for variant in kernels.variants("sm_90")}
+    assert set(exact.units(H200)) >= {variant.name for variant in kernels.variants("sm_90")}
+
+
+def test_a_record_of_a_host_needs_the_matrix() -> None:
+    assert len(exact.launched(H200)) > LEAST_LAUNCHES > len(_FORMATS) >= LEAST_LAUNCHES_WITHOUT_HASHES
+
+
+def test_faults_are_planted_in_every_operand() -> None:
+    for tool in ("memcheck", "initcheck"):
+        inputs = {plant.short for plant in exact.PLANTS if plant.tool == tool}
+        assert inputs >= {"x", "w", "scales", "biases"}
+    assert exact.PLANTED_ON.problem.mode == "affine"
 
 
 def test_every_changed_kernel_differs_in_one_place_and_is_of_a_tool() -> None:

@@ -16,7 +16,8 @@ from upstream_patch.correctness import exact, sanitize
 from upstream_patch.correctness.paths import H200
 from upstream_patch.correctness.sanitize import OPTIONS, SanitizerFailed
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.records import facts
+from upstream_patch.machine import Gpu
+from upstream_patch.records import facts, rules
 from upstream_patch.records.schema import SanitizerBody, Tool
 from upstream_patch.records.store import RecordError
 
@@ -193,3 +194,29 @@ def test_a_record_of_a_part_is_refused(fake: Fake, synthetic: Any, change: Any, 
     body, logs = run(fake)
     with pytest.raises(RecordError, match=why):
         synthetic.write(body.model_copy(update={"runs": change(body.runs)}), attachments=logs)
+
+
+def _first(body: SanitizerBody, count: int, hashed: bool = True) -> SanitizerBody:
+    """A record of so many launches, true to itself."""
+    launched = [each if hashed else each.model_copy(update={"output_sha256": None}) for each in body.launched[:count]]
+    runs = [each if each.plant else each.model_copy(update={"launches": count}) for each in body.runs]
+    return body.model_copy(update={"launched": launched, "runs": runs})
+
+
+def test_a_known_host_needs_the_matrix_of_its_time(fake: Fake, synthetic: Any, tmp_path: Path) -> None:
+    body, logs = run(fake)
+    machine = synthetic.machine.model_copy(update={"gpu": Gpu(name="NVIDIA H200", vendor="nvidia")})
+    given = {"host": "h200", "machine": machine, "root": tmp_path / "real", "attachments": logs}
+    least, older = rules.LEAST_LAUNCHES, rules.LEAST_LAUNCHES_WITHOUT_HASHES
+    for count, hashed in ((least - 1, True), (older - 1, False)):
+        with pytest.raises(RecordError, match=f"body.launched: {count} launches are a part of the matrix"):
+            synthetic.write(_first(body, count, hashed), **given)
+    synthetic.write(_first(body, older, hashed=False), **given)
+    synthetic.write(body, 1, **given)
+
+
+def test_fewer_launches_than_before_are_refused(fake: Fake, synthetic: Any) -> None:
+    body, logs = run(fake)
+    synthetic.write(body, attachments=logs)
+    with pytest.raises(RecordError, match=rf"{PLANNED // 2} launches are a part of the matrix, .* has {PLANNED}"):
+        synthetic.write(_first(body, PLANNED // 2), 1, attachments=logs)

@@ -45,7 +45,15 @@ def _compared(launch: Sanitized, variant: Variant, shared_limit: int) -> Compare
     inputs = make_inputs(launch.problem, launch.seed)
     found = {}
     for sums in SUMS:
-        run = run_small_m(variant, launch.grid[0], inputs, shared_limit=shared_limit, sums=sums, checks=())
+        run = run_small_m(
+            variant,
+            launch.grid[0],
+            inputs,
+            shared_limit=shared_limit,
+            x_padding=launch.x_padding,
+            sums=sums,
+            checks=(),
+        )
         found[sums] = sha256(run.outputs[0].tobytes()).hexdigest()
     same = tuple(sums for sums, digest in found.items() if digest == launch.output_sha256)
     verdict: Verdict = "identical" if same else "order of sums" if len(set(found.values())) > 1 else "different"

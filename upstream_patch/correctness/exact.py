@@ -8,10 +8,8 @@ makes the one broken launch of ``PLANTS``. MLX's allocator would round sizes up 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,62 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upstream_patch.correctness.errors import check
+from upstream_patch.correctness.exact_cases import ExactCase, cases
 from upstream_patch.correctness.paths import Device
-from upstream_patch.driver import DriverError, Gpu, Grid, Kernel, Operands, small_m_arguments, small_m_cut
+from upstream_patch.driver import DriverError, Gpu, Kernel, Operands, small_m_arguments
 from upstream_patch.errors import UserError
 from upstream_patch.kernels import Variant
-from upstream_patch.kernels.tuning import FORMATS, MAX_ROWS
-from upstream_patch.problem import DType, Problem
+from upstream_patch.problem import Problem
 from upstream_patch.records.schema import Sanitized, Tool
 from upstream_patch.reference import Inputs, from_bits, make_inputs
 from upstream_patch.simulate.mutations import PLANTS as SIMULATED
 from upstream_patch.simulate.small_m import FILE, to_bits
 from upstream_patch.simulate.source import small_m_kernel
 
-ROWS = tuple(m for m in (1, 7, 8, 16, 17) if m <= MAX_ROWS)
-DTYPES: tuple[DType, ...] = ("bf16", "f16")
-_OFF_TILE_N = (17, 65, 1, 40, 33)
-_OFF_SLICE_K = (320, 1088, 2112, 4160)
-"""For 4, 8 and 16 warps, and for 16 with a second pass over K; no multiple of the 256 that a warp holds."""
-_WHOLE_N, _WHOLE_K = (16, 80, 48), (1024, 2048, 3072, 5120)
-"""16-byte copies reach everything."""
 _UNTOUCHED = 0xFFFF
 """What every output holds before: a NaN in both dtypes."""
 
 Name = Literal["x", "w", "scales", "biases", "out"]
-
-
-@dataclass(frozen=True)
-class ExactCase:
-    """One launch. ``one_block``: a single block works through all tiles, in several batches where N is large."""
-
-    problem: Problem
-    seed: int
-    unaligned: bool = False
-    """Every operand lies one element past the start of its allocation; both end with the operand's last byte."""
-    one_block: bool = False
-
-    def cut(self, device: Device) -> tuple[Variant, Grid]:
-        """The instance and its grid."""
-        variant, grid = small_m_cut(self.problem, *device)
-        return variant, (1, *grid[1:]) if self.one_block else grid
-
-
-def cases() -> Iterator[ExactCase]:
-    """Every format with both dtypes and every M of ``ROWS``, on and off the kernel's tiles, aligned and not."""
-    for number, ((bits, group, mode), dtype, m) in enumerate(product(FORMATS, DTYPES, ROWS)):
-        form, row = divmod(number, len(ROWS))
-        turn = form + (m > 8)  # M up to 8 shares an instance, so they share K
-        off_k = _OFF_SLICE_K[turn % 4]
-        off_k += {16: 16, 32: 32, 64: 0, 128: off_k % 128}[group]
-
-        def problem(n: int, k: int) -> Problem:
-            return Problem(m=m, n=n, k=k, bits=bits, group_size=group, mode=mode, dtype=dtype)  # noqa: B023 # called at once
-
-        off = problem(_OFF_TILE_N[(row + 2 * form) % 5], off_k)
-        yield ExactCase(off, number)
-        yield ExactCase(off, number, unaligned=True, one_block=True)
-        yield ExactCase(problem(_WHOLE_N[(row + form) % 3], _WHOLE_K[turn % 4]), number, one_block=number % 2 == 0)
 
 
 @dataclass(frozen=True)
@@ -105,9 +63,12 @@ PLANTS = (
     Plant("x_short", "memcheck", "Invalid __global__ read", "x"),
     Plant("w_short", "memcheck", "Invalid __global__ read", "w"),
     Plant("scales_short", "memcheck", "Invalid __global__ read", "scales"),
+    Plant("biases_short", "memcheck", "Invalid __global__ read", "biases"),
     Plant("out_short", "memcheck", "Invalid __global__ write", "out"),
     Plant("x_unwritten", "initcheck", "Uninitialized __global__ memory read", "x"),
     Plant("w_unwritten", "initcheck", "Uninitialized __global__ memory read", "w"),
+    Plant("scales_unwritten", "initcheck", "Uninitialized __global__ memory read", "scales"),
+    Plant("biases_unwritten", "initcheck", "Uninitialized __global__ memory read", "biases"),
     Plant("no_barrier_after_scales", "racecheck", "Race reported", edit=_simulated("a barrier of the block deleted")),
     Plant("no_barrier_before_sums", "racecheck", "Race reported", edit=(_BEFORE_SUMS, "// the partial")),
     # lanes 16 to 31 come to a barrier that they are not of; a barrier that lanes miss is not reported on every GPU
@@ -130,17 +91,24 @@ def plant(name: str) -> Plant:
 def launched(device: Device) -> list[Sanitized]:
     """What a run without a plant launches, in order."""
     found = []
-    for case in cases():
+    for case in cases(device):
         variant, grid = case.cut(device)
         found.append(
-            Sanitized(problem=case.problem, kernel=variant.name, grid=grid, unaligned=case.unaligned, seed=case.seed)
+            Sanitized(
+                problem=case.problem,
+                kernel=variant.name,
+                grid=grid,
+                unaligned=case.unaligned,
+                seed=case.seed,
+                x_padding=case.x_padding,
+            )
         )
     return found
 
 
 def units(device: Device) -> dict[str, tuple[str, str]]:
     """File name of a cubin -> the entry function's name and the translation unit it is compiled from."""
-    needed = {variant.name: variant for case in (*cases(), PLANTED_ON) for variant in [case.cut(device)[0]]}
+    needed = {variant.name: variant for case in (*cases(device), PLANTED_ON) for variant in [case.cut(device)[0]]}
     found = {name: (name, variant.translation_unit()) for name, variant in needed.items()}
     on = PLANTED_ON.cut(device)[0]
     for each in PLANTS:
@@ -165,9 +133,13 @@ class Runner:
         self._folder = folder
         self._loaded: dict[str, Kernel] = {}
 
+    @property
+    def device(self) -> Device:
+        return self._gpu.capability, self._gpu.multiprocessors
+
     def run(self, case: ExactCase, fault: Plant | None = None) -> Launched:
         """One launch. With a fault the result is not judged."""
-        variant, grid = case.cut((self._gpu.capability, self._gpu.multiprocessors))
+        variant, grid = case.cut(self.device)
         kernel = self._kernel(variant, f"{fault.name}.{variant.name}" if fault and fault.edit else variant.name)
         inputs = make_inputs(case.problem, case.seed)
         operands = _stored(inputs)
@@ -177,18 +149,26 @@ class Runner:
             short = array[:-1] if fault and fault.short == name else array
             held = array if fault and fault.tool == "initcheck" else short
             offset = array.itemsize if case.unaligned else 0
-            starts.append(self._gpu.allocate(offset + held.nbytes))
+            padding = case.x_padding * array.itemsize if name == "x" else 0
+            starts.append(self._gpu.allocate(offset + held.nbytes + padding * (len(held) - 1)))
             at[name] = starts[-1] + offset
-            self._gpu.upload(at[name], short)
+            if padding:  # stays unwritten, so that initcheck reports who reads it
+                for number, row in enumerate(short):
+                    self._gpu.upload(at[name] + number * (row.nbytes + padding), row)
+            else:
+                self._gpu.upload(at[name], short)
         addresses = Operands(at["x"], at["w"], at["scales"], at.get("biases"), at["out"])
-        self._gpu.launch(kernel, grid, small_m_arguments(case.problem, addresses))
+        self._gpu.launch(kernel, grid, small_m_arguments(case.problem, addresses, case.x_padding))
         self._gpu.wait()
         out = operands["out"]
         if fault is None:
             self._gpu.download(at["out"], out)
         for start in starts:
             self._gpu.free(start)
-        return Launched() if fault else Launched(_wrong(inputs, out), sha256(out.tobytes()).hexdigest())
+        if fault:
+            return Launched()
+        rows = _by_entry(case.problem, out)
+        return Launched(_wrong(inputs, rows), sha256(rows.tobytes()).hexdigest())
 
     def _kernel(self, variant: Variant, file: str) -> Kernel:
         if file not in self._loaded:
@@ -197,17 +177,26 @@ class Runner:
 
 
 def _stored(inputs: Inputs) -> dict[Name, NDArray[Any]]:
-    """The operands' bits, and the output untouched."""
+    """The operands' bits, rows in the order in which they lie in memory, and the output untouched."""
     p = inputs.problem
 
     def bits(values: NDArray[Any]) -> NDArray[Any]:
         return to_bits(values.astype(np.float64), p.dtype)
 
-    out = np.full((p.m, p.n), _UNTOUCHED, np.uint16)
+    out = np.full((p.batch * p.m, p.n), _UNTOUCHED, np.uint16)
     x, w, scales = bits(inputs.x), inputs.packed, inputs.scale_codes
+    if p.layout == "b1k":  # the rows of a batch's entries take turns
+        x = np.ascontiguousarray(x.reshape(p.batch, p.m, p.k).swapaxes(0, 1)).reshape(-1, p.k)
     if scales is not None:
         return {"x": x, "w": w, "scales": scales, "out": out}
     return {"x": x, "w": w, "scales": bits(inputs.scales), "biases": bits(inputs.biases), "out": out}
+
+
+def _by_entry(problem: Problem, out: NDArray[Any]) -> NDArray[Any]:
+    """An output's rows, from their order in memory to the reference's: one entry of a batch after the other."""
+    if problem.layout != "b1k":
+        return out
+    return np.ascontiguousarray(out.reshape(problem.m, problem.batch, problem.n).swapaxes(0, 1)).reshape(out.shape)
 
 
 def _wrong(inputs: Inputs, out: NDArray[Any]) -> str | None:
@@ -234,7 +223,7 @@ def main(folder: Path, name: str | None = None) -> int:
             print(error)
         print(f"planted {name}: 1 launch")
         return 0
-    done = [(case, runner.run(case)) for case in cases()]
+    done = [(case, runner.run(case)) for case in cases(runner.device)]
     for number, (_, result) in enumerate(done):
         print(f"output {number}: {result.sha256}")
     wrong = [(case, result.wrong) for case, result in done if result.wrong is not None]

@@ -40,7 +40,8 @@ COMMON = (
     # what a log does not need to know of this machine
     *("--show-backtrace", "no", "--strip-paths", "yes"),
 )
-TIMEOUT_S = 300
+TIMEOUT_S = 450
+"""Of all launches under one tool."""
 PLANT_TIMEOUT_S = 90
 """A planted fault may hang the GPU."""
 AT_ONCE = 4

@@ -33,8 +33,10 @@ MOST_OF_PEER_PROBE = 1.1
 """The same of the least probe of a host, where the run has none of its own."""
 LEAST_CASES = 400
 """Fewer correctness cases on one of ``HOSTS`` are a part of the matrix."""
-LEAST_LAUNCHES = 400
+LEAST_LAUNCHES = 1100
 """The same of the launches that the sanitizers watched."""
+LEAST_LAUNCHES_WITHOUT_HASHES = 600
+"""Of records without the outputs' hashes, whose matrix had no batches, no strides and not every instance."""
 SHARE_OF_MATRIX = 0.9
 """How far a host's matrix may shrink: another tuning has a few other cases, a part of the matrix lacks many."""
 _LARGEST_SIZE = 2**31 - 1  # what MLX can hold as one dimension of an array
@@ -100,7 +102,10 @@ def slow_probe(record: Record, committed: Iterable[Record]) -> Violation | None:
 
 
 def part_of_matrix(record: Record, others: Iterable[Record]) -> Violation | None:
-    """A correctness run that leaves out what another one of its host tried cannot stand in its place."""
+    """A correctness run that leaves out what another one of its host tried cannot stand in its place, nor can the
+    sanitizers' over fewer launches."""
+    if isinstance(record.body, SanitizerBody):
+        return _fewer_launches(record, record.body, others)
     if not isinstance(record.body, CorrectnessBody):
         return None
     cases = record.body.cases
@@ -118,6 +123,16 @@ def part_of_matrix(record: Record, others: Iterable[Record]) -> Violation | None
                 "body.cases",
                 f"{len(cases)} cases{names}: a part of the matrix, {other.id} has {len(whole)}; run the whole matrix",
             )
+    return None
+
+
+def _fewer_launches(record: Record, body: SanitizerBody, others: Iterable[Record]) -> Violation | None:
+    for other in others:
+        if not isinstance(other.body, SanitizerBody) or (other.host != record.host or other.created > record.created):
+            continue
+        count, whole = len(body.launched), len(other.body.launched)
+        if count < SHARE_OF_MATRIX * whole:
+            return "body.launched", f"{count} launches are a part of the matrix, {other.id} has {whole}"
     return None
 
 
@@ -196,8 +211,10 @@ def _sanitizer(record: Record, body: SanitizerBody) -> Iterator[Violation]:
     for index, launch in enumerate(body.launched):
         if record.host in HOSTS and not kernels.INSTANCE.fullmatch(launch.kernel):
             yield f"body.launched.{index}.kernel", f"{launch.kernel!r} is no instance of our kernel"
-    if record.host in HOSTS and len(body.launched) < LEAST_LAUNCHES:
-        yield "body.launched", f"{len(body.launched)} launches are a part of the matrix, which has {LEAST_LAUNCHES}"
+    hashed = any(launch.output_sha256 is not None for launch in body.launched)
+    least = LEAST_LAUNCHES if hashed else LEAST_LAUNCHES_WITHOUT_HASHES
+    if record.host in HOSTS and len(body.launched) < least:
+        yield "body.launched", f"{len(body.launched)} launches are a part of the matrix, which has more than {least}"
 
 
 def _peer(record: Record, body: PeerBody) -> Iterator[Violation]:

@@ -206,8 +206,11 @@ class Sanitized(Model):
     """Every operand lies one element past the start of its allocation, which is aligned to 256 bytes."""
     seed: Count = 0
     """Of the operands: ``make_inputs(problem, seed)``."""
+    x_padding: Count = 0
+    """Elements between two rows of x."""
     output_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    """Of the stored bits of the output, [M, N] in row order: the same under every tool. None in older records."""
+    """Of the stored bits of the output, [M, N] in row order, the entries of a batch one after another: the same under
+    every tool. None in older records."""
 
 
 class SanitizerRun(Model):

@@ -18,6 +18,7 @@ from upstream_patch.simulate.api import CHECKS, Buffer, Check, Order, Run, Sums,
 from upstream_patch.simulate.source import Kernel, small_m_kernel
 
 FILE = "smxx_qmm_small_m.cuh"
+_NAN_BITS = 0xFFFF  # in both dtypes
 _PAST_K = "groups past K: their x is 0 and any bits give a finite f16, so they add 0"
 EXCUSED = {
     "load_shared_4(at + (i == 1 ? second : 4 * i))": _PAST_K,
@@ -61,6 +62,7 @@ def run_small_m(
     shared_limit: int,
     kernel: Kernel | None = None,
     placement: Placement | None = None,
+    x_padding: int = 0,
     seed: int = 0,
     order: Order = "in_order",
     sums: Sums = "ascending",
@@ -69,8 +71,8 @@ def run_small_m(
 ) -> Run:
     """``blocks`` share the tiles of N; the grid's other axes follow from the problem.
 
-    ``kernel`` takes the place of the variant's own, for mutations. The one output is [M, N] of stored bits, the entries
-    of a batch one after another.
+    ``kernel`` takes the place of the variant's own, for mutations. Between two rows of x lie ``x_padding`` NaN. The one
+    output is [M, N] of stored bits, the entries of a batch one after another.
     """
     kernel = kernel or small_m_kernel(variant)
     where = placement or Placement()
@@ -78,12 +80,17 @@ def run_small_m(
     m, n, k, entries = problem.m, problem.n, problem.k, problem.batch
     decode = problem.layout == "b1k"  # x is [M, H, K], else [H, M, K]; out alike
     row, entry = (entries, 1) if decode else (1, m)
+    pitch = k + x_padding
 
     def stored(values: Any) -> NDArray[Any]:
         return to_bits(np.asarray(values, np.float64), problem.dtype)
 
     x = inputs.x.reshape(entries, m, k)
-    operands = [stored(x.swapaxes(0, 1) if decode else x), inputs.packed]
+    rows = stored(x.swapaxes(0, 1) if decode else x)
+    if x_padding:
+        padded = np.pad(rows, ((0, 0), (0, 0), (0, x_padding)), constant_values=_NAN_BITS)
+        rows = padded.reshape(-1)[:-x_padding]  # nothing lies past the last row
+    operands = [rows, inputs.packed]
     if inputs.scale_codes is None:
         operands += [stored(inputs.scales), stored(inputs.biases)]
     else:
@@ -94,7 +101,7 @@ def run_small_m(
     out = Buffer(np.empty((m, entries, n) if decode else (entries, m, n), np.uint16), output=True, at_end=where.at_end)
     result = run(
         kernel,
-        [*buffers, out, m, n, k, row * k, entry * k, row * n, entry * n],
+        [*buffers, out, m, n, k, row * pitch, entry * pitch, row * n, entry * n],
         (blocks, -(-m // BLOCK_ROWS), entries),
         (variant.threads, 1, 1),
         shared_limit=shared_limit,
