@@ -165,7 +165,7 @@ void check_shared(uint32_t offset, unsigned size, bool write, Where where) {
   for (unsigned i = 0; i < size; ++i) {
     check_byte(offset + i, write, where);
   }
-  engine.preempt();
+  engine.preempt(where);
 }
 
 void check_copy_issued(uint32_t offset, unsigned size, Where where) {

@@ -10,8 +10,8 @@ constexpr unsigned kMaxLanes = 1024;
 constexpr unsigned kMaxWarps = kMaxLanes / kWarp;
 constexpr unsigned kMaxBuffers = 20;
 constexpr unsigned kMaxArrays = 8;
-constexpr uint32_t kArenaBytes = 256 * 1024; // what a kernel's unit reserves; more than any device has
-constexpr uint64_t kMaxSteps = uint64_t{1} << 28; // of a block: accesses to memory and meetings of lanes
+constexpr unsigned kMaxArguments = 32;
+constexpr uint32_t kArenaBytes = 1024 * 1024; // what a kernel's unit reserves: any device's, and gaps between arrays
 
 enum Order : int { kInOrder, kReversed, kSkew, kLockstep, kRandom };
 enum Check : unsigned { kRaces = 1, kUnwrittenReads = 2, kOutputs = 4, kBounds = 8 };
@@ -20,12 +20,15 @@ enum Role : int { kInput, kOutput };
 // Mirrored in upstream_patch/simulate/api.py.
 struct Config {
   uint64_t seed;
+  uint64_t steps; // of a block: accesses to memory and meetings of lanes
+  double seconds; // of this process's time on a CPU, for the launch
   int order;
   int sums;
   unsigned checks;
   unsigned shared_bytes;
   unsigned shared_limit;
   unsigned fill;
+  unsigned argument_count;
   const char* excused_file; // its name without folders
   unsigned excused[8]; // its lines that may read shared memory nobody wrote, or index past an array's end
 };
@@ -75,6 +78,7 @@ struct Lane {
   Copy* copies = nullptr;
   unsigned copy_count = 0, copy_room = 0;
   uint32_t group = 0;
+  Where last{}; // its last access to memory that lanes share
   unsigned arrays = 0; // of those in shared memory, how many this lane has asked for
 };
 
@@ -95,15 +99,21 @@ struct Engine {
   uint64_t random_state = 1;
   bool stopped = false;
   uint64_t steps = 0;
-  void* const* arguments = nullptr;
+  // Copies of the launch's: what a lane may read besides buffers, its stack and constants.
+  uint64_t cells[kMaxArguments] = {};
+  void* arguments[kMaxArguments] = {};
+  unsigned turn = 0; // accesses since a lane last gave way to other warps
+  bool gave_way = false;
   Array arrays[kMaxArrays];
   unsigned array_count = 0;
 
   uint32_t random();
   // Counts what lanes do; a kernel that never ends is a fault.
   void step();
-  // In a random schedule, lets other lanes run before a memory access.
-  void preempt();
+  // An access to memory that lanes share. A lane that polls gives way to others from time to time.
+  void touch(Where);
+  // As that; in a random schedule, others may run before the access.
+  void preempt(Where);
 };
 extern Engine engine;
 
@@ -125,13 +135,25 @@ bool in_one_array(uint32_t offset, unsigned bytes);
 // sanitize.cpp
 bool is_excused(const char* file, unsigned line);
 
+// budget.cpp: what a kernel that does not end is told.
+void fail_endless(const char* why);
+void budget_begin_launch();
+void budget_end_launch();
+
+// image.cpp: the kernel's library in memory.
+const void* module_base();
+bool is_constant(const void* p);
+
 // memory.cpp: buffers between guard pages.
 void check_global(const void* p, unsigned bytes, bool write, Where where);
 bool is_global(const void* p);
 void memory_begin_launch();
 void memory_end_launch();
 bool catch_faults(bool on);
-const void* module_base();
+const void* pc_of(void* context);
+
+// engine.cpp
+void give_way();
 
 // copies.cpp
 void copies_end_of_lane(Lane& lane);
