@@ -15,7 +15,7 @@ from upstream_patch.kernels import FOLDER
 from upstream_patch.machine import Cxx, find_cxx
 from upstream_patch.problem import DType
 from upstream_patch.reference import from_bits, round_to
-from upstream_patch.simulate import SUMS, Buffer, SimulatorCompileError, Sums, cuda_kernel, library, run
+from upstream_patch.simulate import SUMS, Buffer, Kernel, SimulatorCompileError, Sums, cuda_kernel, library, run
 from upstream_patch.simulate.library import NATIVE, build, cache_folder
 from upstream_patch.simulate.small_m import to_bits
 
@@ -243,6 +243,32 @@ def test_the_compiler_and_the_cache_can_be_named(monkeypatch: pytest.MonkeyPatch
     assert cache_folder() == tmp_path
     monkeypatch.delenv("UPSTREAM_PATCH_CACHE")
     assert os.fspath(cache_folder()).endswith("mlx-upstream-patch")
+
+
+@pytest.mark.parametrize("damage", ["cut", "foreign", "unsealed", "moved"])
+def test_a_damaged_library_in_the_cache_is_compiled_again(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_whole", set())
+
+    def made(value: int) -> Kernel:
+        return cuda_kernel("k", {}, f'extern "C" __global__ void k(int* out) {{ out[0] = {value}; /* {damage} */ }}', 0)
+
+    kernel = made(7)
+    path = build(kernel)
+    whole, seal = path.read_bytes(), (path.parent / "sha256").read_text(encoding="utf-8")
+    path.unlink()  # never in place: another test may have it open
+    path.write_bytes({"cut": whole[: len(whole) // 2], "foreign": b"\x7fELF" + bytes(4096)}.get(damage, whole))
+    if damage == "unsealed":
+        (path.parent / "sha256").unlink()
+    if damage == "moved":  # all of another kernel's folder
+        other = build(made(8))
+        path.write_bytes(other.read_bytes())
+        (path.parent / "sha256").write_bytes((other.parent / "sha256").read_bytes())
+    library._whole.clear()
+    out = Buffer(np.zeros(1, np.int32), output=True)
+    result = run(kernel, [out], (1, 1, 1), (1, 1, 1), shared_limit=0)
+    assert list(result.outputs[0]) == [7]
+    assert (path.parent / "sha256").read_text(encoding="utf-8") == library._seal(path.parent, path.parent.name)
+    assert len(seal) == 64
 
 
 @pytest.mark.parametrize("target", ["aarch64-linux-gnu", "aarch64-macos", "x86_64-macos"])
