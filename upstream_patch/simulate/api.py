@@ -110,6 +110,7 @@ class _Config(ctypes.Structure):  # mirrors native/engine.h
         ("shared_limit", ctypes.c_uint),
         ("fill", ctypes.c_uint),
         ("argument_count", ctypes.c_uint),
+        ("named", ctypes.c_uint),
         ("excused_file", ctypes.c_char_p),
         ("excused", ctypes.c_uint * EXCUSED_MAX),
     )
@@ -195,7 +196,7 @@ def run(
         check_arguments(kernel.name, native.lane_sim_parameters().decode(), arguments)
     mask = sum(1 << CHECKS.index(check) for check in set(checks))
     lines = (ctypes.c_uint * EXCUSED_MAX)(*excused)
-    limits = (kernel.shared_bytes, shared_limit, fill, len(arguments))
+    limits = (kernel.shared_bytes, shared_limit, fill, len(arguments), kernel.named_barriers)
     how = (steps, seconds, ORDERS.index(order), SUMS.index(sums), mask)
     config = _Config(seed, *how, *limits, excused_file.encode(), lines)
     report = _Report()

@@ -38,6 +38,11 @@ class Kernel:
     instances: tuple[str, ...] = ()
     """What a Metal library can launch, by the number that its first argument gives."""
 
+    @property
+    def named_barriers(self) -> bool:
+        """Whether some of a block's warps may meet without the others."""
+        return any("__barrier_sync" in text for text in (self.unit, *self.files.values()))
+
     def edited(self, name: str, file: str, old: str, new: str, occurrence: int | None = None) -> Kernel:
         """A copy with one piece of a file replaced: the only one, or the one of that number, counted from 0."""
         text = self.files[file]

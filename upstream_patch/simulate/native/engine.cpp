@@ -53,6 +53,8 @@ void record(const char* kind, const char* file, int line, const void* pc, const 
   vsnprintf(r.text, sizeof r.text, format, list);
 }
 
+} // namespace
+
 unsigned lanes_of(unsigned warp) {
   const unsigned rest = engine.lane_count - warp * kWarp;
   return rest < kWarp ? rest : kWarp;
@@ -67,6 +69,8 @@ void diverged(const Lane& a, const Lane& b) {
   fail("divergence", b.site, "lanes of one group meet at different places: lane %u at %s (line %d), lane %u at %s (line %d)",
        a.id, a.what, a.site.line, b.id, b.what, b.site.line);
 }
+
+namespace {
 
 // Opens what all lanes of a warp have reached.
 bool release_warp(unsigned warp) {
@@ -233,6 +237,7 @@ void run_block() {
   }
   engine.steps = 0;
   engine.array_count = 0;
+  named_begin_block();
   checker_begin_block();
   unsigned warps[kMaxWarps];
   while (!engine.stopped) {
@@ -248,7 +253,7 @@ void run_block() {
     if (!live || engine.stopped) {
       return;
     }
-    if (!release_block() && !moved && !engine.stopped) {
+    if (!release_named() && !release_block() && !moved && !engine.stopped) {
       stuck();
     }
   }
@@ -303,8 +308,6 @@ unsigned lane_in_warp() {
   return engine.current->lane;
 }
 
-namespace {
-
 void wait(State state, const char* what, Collective act, void* slot, bool fence, Site site) {
   Lane& lane = *engine.current;
   lane.what = what;
@@ -315,8 +318,6 @@ void wait(State state, const char* what, Collective act, void* slot, bool fence,
   lane.state = state;
   to_scheduler();
 }
-
-} // namespace
 
 void block_barrier(const char* what, Site site, bool fence) {
   wait(State::at_block, what, nullptr, nullptr, fence, site);

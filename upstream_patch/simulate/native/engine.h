@@ -29,6 +29,7 @@ struct Config {
   unsigned shared_limit;
   unsigned fill;
   unsigned argument_count;
+  unsigned named; // whether the kernel has named barriers, which the race checker must then keep more for
   const char* excused_file; // its name without folders
   unsigned excused[8]; // its lines that may read shared memory nobody wrote, or index past an array's end
 };
@@ -53,7 +54,7 @@ struct Where { // of an access: a line of the kernel, or a place in its code
   bool is_excused() const;
 };
 
-enum class State : uint8_t { ready, at_warp, at_block, done };
+enum class State : uint8_t { ready, at_warp, at_block, at_named, done };
 
 struct Copy {
   uint32_t to;
@@ -74,6 +75,7 @@ struct Lane {
   Collective act = nullptr;
   void* slot = nullptr;
   bool fence = true;
+  unsigned named = 0; // the barrier it waits at, where it is one with a name
   // Async copies: those in flight, and the group that the next one joins.
   Copy* copies = nullptr;
   unsigned copy_count = 0, copy_room = 0;
@@ -129,6 +131,13 @@ void check_shared(uint32_t offset, unsigned bytes, bool write, Where where);
 void check_copy_issued(uint32_t offset, unsigned bytes, Where where);
 void check_copy_done(uint32_t offset, unsigned bytes);
 
+void checker_named_barrier(uint32_t warps);
+
+// named.cpp
+void named_begin_block();
+// Opens those that are full. False where none is.
+bool release_named();
+
 // arrays.cpp
 bool in_one_array(uint32_t offset, unsigned bytes);
 
@@ -154,6 +163,10 @@ const void* pc_of(void* context);
 
 // engine.cpp
 void give_way();
+unsigned lanes_of(unsigned warp);
+bool same_place(const Lane&, const Lane&);
+void diverged(const Lane&, const Lane&);
+void wait(State, const char* what, Collective, void* slot, bool fence, Site);
 
 // copies.cpp
 void copies_end_of_lane(Lane& lane);

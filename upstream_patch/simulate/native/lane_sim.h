@@ -41,6 +41,11 @@ __attribute__((const)) unsigned lane_in_warp();
 void block_barrier(const char* what, Site, bool fence = true);
 void warp_barrier(const char* what, Site, bool fence = true);
 
+// `bar.sync id, count`: opens when `count` lanes have come, in whole warps. They must stand at one place, as at a barrier
+// of the block.
+void named_barrier(const char* what, unsigned id, unsigned count, Site);
+unsigned block_lanes();
+
 // All lanes of a warp meet, and `act` sees what each of them holds. It is not a memory fence.
 using Collective = void (*)(void* const (&slots)[kWarp], unsigned lanes);
 void warp_collective(const char* what, Collective act, void* slot, Site);

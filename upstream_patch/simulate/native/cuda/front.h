@@ -31,6 +31,13 @@ inline void __syncthreads(LANE_SIM_SITE) {
 inline void __syncwarp(LANE_SIM_SITE) {
   lane_sim::warp_barrier("__syncwarp", site);
 }
+// Of whole warps here, as bar.sync is.
+inline void __barrier_sync_count(unsigned id, unsigned count, LANE_SIM_SITE) {
+  lane_sim::named_barrier("__barrier_sync_count", id, count, site);
+}
+inline void __barrier_sync(unsigned id, LANE_SIM_SITE) {
+  lane_sim::named_barrier("__barrier_sync", id, lane_sim::block_lanes(), site);
+}
 
 struct alignas(8) float2 {
   float x, y;
