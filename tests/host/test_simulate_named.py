@@ -103,6 +103,21 @@ def test_a_read_after_the_barrier_is_not_covered_by_it() -> None:
     assert fault(body, order="reversed").kind == "race"
 
 
+def test_what_was_in_order_before_a_barrier_of_the_block_is_not_so_after_it() -> None:
+    body = PAIRS + "\n  __syncthreads();\n  s[i] = i;\n  v = s[i ^ 32];"
+    assert fault(body, order="lockstep", checks=("races",)).kind == "race"
+
+
+def test_a_write_comes_after_lanes_of_another_warp_that_met_the_writer() -> None:
+    body = """  if (i == 0) s[0] = 7;
+  __syncthreads();
+  if (warp == 1) __syncwarp();
+  if (warp == 1) v = s[0];
+  if (warp < 2) __barrier_sync_count(1, 64);
+  if (i == 9) s[0] = 8;"""
+    assert sound(body)[32:64] == [7] * 32
+
+
 def test_lanes_of_one_warp_are_ordered_by_a_barrier_of_theirs() -> None:
     body = "  s[i] = i;\n  __barrier_sync_count(1 + warp, 32);\n  v = s[i ^ 1];"
     assert sound(body) == [i ^ 1 for i in range(128)]
