@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from upstream_patch.correctness import cover as covering
-from upstream_patch.correctness import metal_cover as metal_covering
 from upstream_patch.correctness import errors, metal_plants, metal_simulated, simulated, simulation
+from upstream_patch.correctness import metal_cover as metal_covering
 from upstream_patch.correctness.cover import SimCase, all_picks
 from upstream_patch.correctness.outcome import Outcome
 from upstream_patch.correctness.simulated import find_plants, kernels_of, run_sim_case

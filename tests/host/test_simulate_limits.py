@@ -9,6 +9,7 @@ import pytest
 
 from upstream_patch.errors import UserError
 from upstream_patch.simulate import Buffer, Fault, Run, cuda_kernel, run
+from upstream_patch.simulate.metal.source import Instance, metal_kernel
 
 pytestmark = pytest.mark.needs_simulator
 LANES = 64
@@ -73,6 +74,18 @@ def test_the_number_of_arguments_is_that_of_the_parameters() -> None:
         launch("  out[i] = 0;", 5)
     with pytest.raises(UserError, match="parameter 2 is neither a pointer nor an integer"):
         launch("  out[i] = 0;", 5, parameters=", float f")
+
+
+@pytest.mark.needs_metal_front
+def test_a_metal_parameter_without_an_argument_is_a_fault_and_not_what_an_earlier_launch_left() -> None:
+    text = """#include <metal_stdlib>
+[[kernel]] void k(const device uint* in [[buffer(0)]], device uint* out [[buffer(1)]]) { out[0] = in[0]; }
+"""
+    kernel = metal_kernel("k", [Instance("k")], text=text)
+    given, out = Buffer(np.ones(1, np.uint32)), Buffer(np.zeros(1, np.uint32), output=True)
+    assert run(kernel, [0, given, out], (1, 1, 1), (1, 1, 1), shared_limit=0).report.faults == ()
+    (found,) = run(kernel, [0, given], (1, 1, 1), (1, 1, 1), shared_limit=0).report.faults
+    assert (found.kind, found.file) == ("out of bounds", "launch.h")
 
 
 POINTER = "  const long long at = {at};\n  out[i] = *reinterpret_cast<const int*>(at + in[i] * 0);"

@@ -346,9 +346,11 @@ extern "C" int lane_sim_launch(
   engine.warp_count = (engine.lane_count + kWarp - 1) / kWarp;
   engine.random_state = (config->seed + 1) * 0x9E3779B97F4A7C15ull | 1;
   engine.at = {};
-  for (unsigned i = 0; i < config->argument_count && i < kMaxArguments; ++i) {
-    memcpy(&engine.cells[i], arguments[i], sizeof engine.cells[i]);
-    engine.arguments[i] = &engine.cells[i];
+  for (unsigned i = 0; i < kMaxArguments; ++i) { // a parameter that is given no argument is read at null
+    engine.arguments[i] = i < config->argument_count ? &engine.cells[i] : nullptr;
+    if (i < config->argument_count) {
+      memcpy(&engine.cells[i], arguments[i], sizeof engine.cells[i]);
+    }
   }
   const Site nowhere = {"", 0};
   if (engine.lane_count == 0 || engine.lane_count > kMaxLanes) {
