@@ -233,6 +233,7 @@ void run_block() {
     lane.group = 0;
     lane.arrays = 0;
     lane.last = {};
+    lane.stack = engine.stacks.of(i);
     lane.sp = engine.stacks.prepare(i, lane_main);
   }
   engine.steps = 0;

@@ -67,6 +67,7 @@ struct Copy {
 
 struct Lane {
   void* sp = nullptr;
+  const char* stack = nullptr; // its first byte, of the guard page
   State state = State::done;
   unsigned id = 0, lane = 0, warp = 0;
   Dim3 index{};

@@ -20,8 +20,8 @@ struct Stacks {
   bool contains(const void* p) const {
     return static_cast<size_t>(static_cast<const char*>(p) - base) < count * (kStackBytes + kPage);
   }
-  bool contains(const void* p, unsigned lane) const {
-    return static_cast<size_t>(static_cast<const char*>(p) - base - lane * (kStackBytes + kPage)) < kStackBytes + kPage;
+  const char* of(unsigned lane) const {
+    return base + lane * (kStackBytes + kPage);
   }
   // A stack pointer from which lane_sim_switch enters `entry`.
   void* prepare(unsigned lane, void (*entry)()) const;
