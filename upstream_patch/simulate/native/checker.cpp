@@ -1,9 +1,10 @@
 // The race checker: exact, per byte of shared memory.
 //
 // Two accesses of one byte, one of them a write, are in order when one lane makes both, when a barrier of the block lies
-// between them, or, within a warp, one of the warp; or named barriers, from the warp of the first to that of the second. Barriers are counted: a byte keeps the counts at its last write and
-// at its reads. Older ones need not be kept: whoever is in order with the last write is so with all before it, and a
-// write beside readers of two warps races whatever their lanes are.
+// between them, or, within a warp, one of the warp; or named barriers, from the warp of the first to that of the second.
+// Barriers are counted: a byte keeps the counts at its last write and at its reads. Older ones need not be kept: whoever
+// is in order with the last write is so with all before it, and a write beside readers of two warps races whatever their
+// lanes are, unless named barriers order one of the two.
 #include "engine.h"
 
 #include <stdio.h>

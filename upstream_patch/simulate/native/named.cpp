@@ -30,8 +30,8 @@ void arrive(void* const (&slots)[kWarp], unsigned lanes) {
   }
   Named& barrier = barriers[first.id];
   if (barrier.expected != 0 && barrier.expected != first.count) {
-    fail("divergence", first.site, "barrier %u is for %u lanes here, and for %u where others wait at it", first.id, first.count,
-         barrier.expected);
+    fail("divergence", first.site, "barrier %u is for %u lanes here, and for %u where others wait at it", first.id,
+         first.count, barrier.expected);
     return;
   }
   barrier.expected = first.count;
