@@ -15,7 +15,7 @@ from upstream_patch.kernels import FOLDER
 from upstream_patch.machine import Cxx, find_cxx
 from upstream_patch.problem import DType
 from upstream_patch.reference import from_bits, round_to
-from upstream_patch.simulate import SUMS, Buffer, SimulatorCompileError, Sums, cuda_kernel, library, run
+from upstream_patch.simulate import SUMS, Buffer, Kernel, SimulatorCompileError, Sums, cuda_kernel, library, run
 from upstream_patch.simulate.library import NATIVE, build, cache_folder
 from upstream_patch.simulate.small_m import to_bits
 
@@ -122,6 +122,84 @@ def test_words() -> None:
     assert list(got[:, 3]) == [1 + min(i, 5) * 16 + max(7, i) * 256 for i in range(32)]
 
 
+def test_fma_of_halves_rounds_once() -> None:
+    rng = np.random.default_rng(9)
+    a, b, c = (rng.integers(0, 0x7C00, 4096, np.uint16) | rng.integers(0, 2, 4096, np.uint16) << 15 for _ in range(3))
+    a[:2048] = a[:2048] & 0x83FF | 0x3C00  # near 1, so that the sum is seldom beyond f16
+    b[:2048] = b[:2048] & 0x83FF | 0x3800
+    c[:1024] = c[:1024] & 0x83FF | 0x3400
+    # (1 + 2^-10) 1.5 - 2^-24: a bit less than half way, which fp32 takes for half way
+    a[0], b[0], c[0] = 0x3C01, 0x3E00, 0x8001
+    body = "  for (int i = lane; i < 2048; i += 32) out[i] = fma_f16(in[i], in[2048 + i], in[4096 + i]);"
+    got = one_warp(body, np.concatenate([a, b, c]).view(np.uint32), 2048).view(np.float16)
+    with np.errstate(over="ignore"):
+        x, y, z = (v.view(np.float16).astype(np.float64) for v in (a, b, c))
+        assert np.array_equal(got, (x * y + z).astype(np.float16))
+
+
+VOTES = """
+  const u32 all = 0xFFFFFFFF, v = in[lane];
+  out[lane * 16] = __shfl_sync(all, v, (lane + 3) % 32);
+  out[lane * 16 + 1] = __shfl_xor_sync(all, v, 5);
+  out[lane * 16 + 2] = __shfl_up_sync(all, v, 4);
+  out[lane * 16 + 3] = __shfl_down_sync(all, v, 4);
+  out[lane * 16 + 4] = __ballot_sync(all, v & 1);
+  out[lane * 16 + 5] = __any_sync(all, lane == 7) + 2 * __any_sync(all, 0);
+  out[lane * 16 + 6] = __all_sync(all, lane != 7) + 2 * __all_sync(all, 1);
+  out[lane * 16 + 7] = __reduce_add_sync(all, v);
+  out[lane * 16 + 8] = __reduce_min_sync(all, v);
+  out[lane * 16 + 9] = __reduce_max_sync(all, v);
+  out[lane * 16 + 10] = __reduce_min_sync(all, static_cast<int>(v));
+  out[lane * 16 + 11] = __reduce_max_sync(all, static_cast<int>(v));
+  out[lane * 16 + 12] = __reduce_and_sync(all, v | 9);
+  out[lane * 16 + 13] = __reduce_or_sync(all, v & 0xFF00);
+  out[lane * 16 + 14] = __reduce_xor_sync(all, v);
+  out[lane * 16 + 15] = static_cast<u32>(__reduce_add_sync(all, static_cast<int>(v)));"""
+
+
+def test_shuffles_votes_and_reductions_of_a_warp() -> None:
+    v = np.random.default_rng(10).integers(0, 2**32, 32, np.uint32)
+    lane = np.arange(32)
+    want = np.empty((32, 16), np.uint32)
+    want[:, 0] = v[(lane + 3) % 32]
+    want[:, 1] = v[lane ^ 5]
+    want[:, 2] = v[np.where(lane < 4, lane, lane - 4)]
+    want[:, 3] = v[np.where(lane > 27, lane, lane + 4)]
+    want[:, 4] = ((v & 1).astype(np.uint64) << lane.astype(np.uint64)).sum()
+    want[:, 5], want[:, 6] = 1, 2
+    want[:, 7] = want[:, 15] = v.sum(dtype=np.uint32)
+    want[:, 8], want[:, 9] = v.min(), v.max()
+    signed = v.view(np.int32)
+    want[:, 10], want[:, 11] = np.array([signed.min(), signed.max()]).view(np.uint32)
+    want[:, 12], want[:, 13] = np.bitwise_and.reduce(v | 9), np.bitwise_or.reduce(v & 0xFF00)
+    want[:, 14] = np.bitwise_xor.reduce(v)
+    assert np.array_equal(one_warp(VOTES, v, 512).reshape(32, 16), want)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        ("shuffle(0.f, lane + 1)", "shuffle source"),
+        ("shuffle(0.f, lane - 1)", "shuffle source"),
+        ("__shfl_sync(0xFFFFFFFF, lane, lane + 1)", "shuffle source"),
+        ("__shfl_xor_sync(0xFFFFFFFF, lane, 32)", "shuffle source"),
+        ("__shfl_sync(0xFFFF, lane, 0)", "warp mask"),
+        ("__ballot_sync(0x7FFFFFFF, 1)", "warp mask"),
+        ("lane < 9 ? __any_sync(0xFFFFFFFF, 1) : __all_sync(0xFFFFFFFF, 1)", "divergence"),
+    ],
+)
+def test_a_shuffle_from_no_lane_or_for_a_part_of_a_warp_is_a_fault(call: str, kind: str) -> None:
+    text = f"""extern "C" __global__ void k(int* out) {{
+  using namespace upstream_patch;
+  const int lane = threadIdx.x;
+  out[lane] = static_cast<int>({call});
+}}
+"""
+    out = Buffer(np.zeros(32, np.int32), output=True)
+    (found,) = run(cuda_kernel("k", {}, text, 0), [out], (1, 1, 1), (32, 1, 1), shared_limit=0).report.faults
+    assert (found.kind, found.line) == (kind, 4)
+
+
 def test_an_unknown_intrinsic_is_one_line_that_names_it() -> None:
     with pytest.raises(
         SimulatorCompileError, match=r"k\.cu:2 uses __nanosleep, which the simulator does not know"
@@ -167,12 +245,38 @@ def test_the_compiler_and_the_cache_can_be_named(monkeypatch: pytest.MonkeyPatch
     assert os.fspath(cache_folder()).endswith("mlx-upstream-patch")
 
 
+@pytest.mark.parametrize("damage", ["cut", "foreign", "unsealed", "moved"])
+def test_a_damaged_library_in_the_cache_is_compiled_again(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_whole", set())
+
+    def made(value: int) -> Kernel:
+        return cuda_kernel("k", {}, f'extern "C" __global__ void k(int* out) {{ out[0] = {value}; /* {damage} */ }}', 0)
+
+    kernel = made(7)
+    path = build(kernel)
+    whole, seal = path.read_bytes(), (path.parent / "sha256").read_text(encoding="utf-8")
+    path.unlink()  # never in place: another test may have it open
+    path.write_bytes({"cut": whole[: len(whole) // 2], "foreign": b"\x7fELF" + bytes(4096)}.get(damage, whole))
+    if damage == "unsealed":
+        (path.parent / "sha256").unlink()
+    if damage == "moved":  # all of another kernel's folder
+        other = build(made(8))
+        path.write_bytes(other.read_bytes())
+        (path.parent / "sha256").write_bytes((other.parent / "sha256").read_bytes())
+    library._whole.clear()
+    out = Buffer(np.zeros(1, np.int32), output=True)
+    result = run(kernel, [out], (1, 1, 1), (1, 1, 1), shared_limit=0)
+    assert list(result.outputs[0]) == [7]
+    assert (path.parent / "sha256").read_text(encoding="utf-8") == library._seal(path.parent, path.parent.name)
+    assert len(seal) == 64
+
+
 @pytest.mark.parametrize("target", ["aarch64-linux-gnu", "aarch64-macos", "x86_64-macos"])
 def test_the_engine_compiles_for_other_machines(target: str, tmp_path: Path) -> None:
     cxx = library.compiler()
     if cxx.family != "zig":
         pytest.skip("only zig compiles for other machines")
     options = ["-target", target, "-std=c++17", "-fno-exceptions", "-Wall", "-Wextra", "-Werror", "-fPIC"]
-    sources = [str(NATIVE / name) for name in ("fiber.cpp", "memory.cpp", "engine.cpp")]
+    sources = [str(NATIVE / name) for name in ("fiber.cpp", "memory.cpp", "engine.cpp", "budget.cpp", "image.cpp")]
     for source in sources:
         library._run([*cxx.command, *options, "-c", source, "-o", "x.o"], tmp_path, target)

@@ -42,7 +42,7 @@ BODIES = {
   threadgroup uint s[64];
   threadgroup uint t[64];
   t[i] = 0;
-  (s + 4)[i] = 0;
+  (s + 192)[i] = 0;
   out[i] = 0;""",
     "too_much": """
   threadgroup uint s[8193];

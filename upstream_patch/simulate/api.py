@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upstream_patch.errors import UserError
+from upstream_patch.simulate.arguments import check_arguments
 from upstream_patch.simulate.library import build
 from upstream_patch.simulate.lines import line_of
 from upstream_patch.simulate.source import Kernel
@@ -33,6 +34,8 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 SUMS: tuple[Sums, ...] = get_args(Sums)
 CHECKS: tuple[Check, ...] = get_args(Check)
 EXCUSED_MAX = 8
+STEPS = 1 << 28
+SECONDS = 300.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,12 +101,16 @@ class Run:
 class _Config(ctypes.Structure):  # mirrors native/engine.h
     _fields_ = (
         ("seed", ctypes.c_uint64),
+        ("steps", ctypes.c_uint64),
+        ("seconds", ctypes.c_double),
         ("order", ctypes.c_int),
         ("sums", ctypes.c_int),
         ("checks", ctypes.c_uint),
         ("shared_bytes", ctypes.c_uint),
         ("shared_limit", ctypes.c_uint),
         ("fill", ctypes.c_uint),
+        ("argument_count", ctypes.c_uint),
+        ("named", ctypes.c_uint),
         ("excused_file", ctypes.c_char_p),
         ("excused", ctypes.c_uint * EXCUSED_MAX),
     )
@@ -131,6 +138,8 @@ def _load(library: Path) -> Any:
     loaded = ctypes.CDLL(str(library))
     loaded.lane_sim_buffer.restype = ctypes.c_void_p
     loaded.lane_sim_buffer.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_size_t]
+    if hasattr(loaded, "lane_sim_parameters"):
+        loaded.lane_sim_parameters.restype = ctypes.c_char_p
     loaded.lane_sim_release.restype = loaded.lane_sim_forget.restype = None
     return loaded
 
@@ -164,22 +173,32 @@ def run(
     fill: int = 0xFF,
     excused: Sequence[int] = (),
     excused_file: str = "",
+    steps: int = STEPS,
+    seconds: float = SECONDS,
 ) -> Run:
     """Launch ``grid`` blocks of ``group`` lanes. ``shared_limit`` is the device's.
 
     An int argument is a C int or long long, None a null pointer. Deterministic: the same arguments give the same bits
     and the same report. Shared memory starts as ``fill`` bytes in every block. The ``excused`` lines of
-    ``excused_file`` may read it unwritten, or index past an array's end. One launch at a time in a process.
+    ``excused_file`` may read it unwritten, or index past an array's end. A block of more than ``steps`` accesses and
+    meetings is a fault, and so is a launch of more than ``seconds`` on a CPU. One launch at a time in a process.
+
+    Raises UserError where an argument does not fit a CUDA kernel's parameter, SimulatorCompileError, MissingTool.
     """
     if len(excused) > EXCUSED_MAX:
         raise UserError(f"at most {EXCUSED_MAX} lines can be excused, not {len(excused)}")
+    if steps < 1 or not 1e-3 <= seconds <= 1e8:
+        raise UserError(f"a launch needs steps and time, not {steps} steps and {seconds:g} s")
     library = build(kernel)
     native = _load(library)
     _keep_stacks(native)
+    if kernel.front == "cuda":
+        check_arguments(kernel.name, native.lane_sim_parameters().decode(), arguments)
     mask = sum(1 << CHECKS.index(check) for check in set(checks))
     lines = (ctypes.c_uint * EXCUSED_MAX)(*excused)
-    limits = (kernel.shared_bytes, shared_limit, fill)
-    config = _Config(seed, ORDERS.index(order), SUMS.index(sums), mask, *limits, excused_file.encode(), lines)
+    limits = (kernel.shared_bytes, shared_limit, fill, len(arguments), kernel.named_barriers)
+    how = (steps, seconds, ORDERS.index(order), SUMS.index(sums), mask)
+    config = _Config(seed, *how, *limits, excused_file.encode(), lines)
     report = _Report()
     try:
         cells, outputs = _place(native, arguments)

@@ -22,6 +22,8 @@ from upstream_patch.simulate.source import KNOWN_MLX, Front, Kernel
 
 NATIVE = Path(__file__).parent / "native"
 _KEPT_DAYS = 30
+_SEAL = "sha256"
+"""The file beside what was compiled that holds the hash of it and of the folder's name."""
 CACHE_VARIABLE = "UPSTREAM_PATCH_CACHE"
 _COMMON = ("-g1", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-Wno-unknown-pragmas")
 _ENGINE = ("-std=c++17", "-O2", "-Wall", "-Wextra")
@@ -168,7 +170,7 @@ def engine() -> tuple[Path, ...]:
     cxx = compiler()
     home = cache_folder() / "simulate" / f"engine-{_digest(_identity(cxx), *_COMMON, *_ENGINE, _native_text())}"
     sources = sorted(NATIVE.glob("*.cpp"))
-    if not home.is_dir():
+    if not _is_whole(home):
         with _Workplace(home) as work:
             quiet = ("-fno-sanitize=all",) if cxx.family != "gcc" else ()
             for source in sources:
@@ -187,7 +189,7 @@ def build(kernel: Kernel) -> Path:
     parts += [part for file in sorted(kernel.files.items()) for part in file]
     home = cache_folder() / "simulate" / _digest(*parts)
     library = home / "kernel.so"
-    if library.is_file():
+    if _is_whole(home):
         with suppress(OSError):  # in use, see _prune; a cache that cannot be written is never pruned
             os.utime(library)
     else:
@@ -209,6 +211,34 @@ def build(kernel: Kernel) -> Path:
             (work.folder / "unit.o").unlink()
             work.done()
     return library
+
+
+_whole: set[Path] = set()
+"""Folders that this process has looked into."""
+
+
+def _seal(folder: Path, name: str) -> str:
+    """Of the object files and libraries in a folder that is to have that name."""
+    made = sha256(name.encode())
+    for path in sorted(path for path in folder.iterdir() if path.suffix in (".o", ".so")):
+        made.update(f"\0{path.name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return made.hexdigest()
+
+
+def _is_whole(home: Path) -> bool:
+    """Whether a folder holds what was put there. One that does not is removed: a cut library would end the process."""
+    if not home.is_dir():
+        return False
+    if home not in _whole:
+        try:
+            whole = (home / _SEAL).read_text(encoding="utf-8", errors="replace") == _seal(home, home.name)
+        except OSError:
+            whole = False
+        if not whole:
+            shutil.rmtree(home, ignore_errors=True)
+            return False
+        _whole.add(home)
+    return True
 
 
 @cache
@@ -234,6 +264,7 @@ class _Workplace:
 
     def done(self) -> None:
         shutil.rmtree(self.folder / "zig", ignore_errors=True)
+        (self.folder / _SEAL).write_text(_seal(self.folder, self.home.name), encoding="utf-8")
         try:
             self.folder.rename(self.home)
         except OSError:

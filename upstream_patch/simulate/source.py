@@ -13,7 +13,7 @@ from upstream_patch.kernels import Variant, closure
 INTRINSICS = "intrinsics.cuh"
 """The one file of a CUDA kernel that the simulator replaces by its own."""
 ARENA = """extern "C" {{
-__attribute__((weak, aligned(16384))) {element} {name}[262144 / sizeof({element})];
+__attribute__((weak, aligned(16384))) {element} {name}[1048576 / sizeof({element})];
 char* const lane_sim_arena = reinterpret_cast<char*>({name});
 }}"""
 """Every unit's shared memory."""
@@ -37,6 +37,11 @@ class Kernel:
     front: Front = "cuda"
     instances: tuple[str, ...] = ()
     """What a Metal library can launch, by the number that its first argument gives."""
+
+    @property
+    def named_barriers(self) -> bool:
+        """Whether some of a block's warps may meet without the others."""
+        return any("__barrier_sync" in text for text in (self.unit, *self.files.values()))
 
     def edited(self, name: str, file: str, old: str, new: str, occurrence: int | None = None) -> Kernel:
         """A copy with one piece of a file replaced: the only one, or the one of that number, counted from 0."""
@@ -66,6 +71,7 @@ def cuda_kernel(name: str, files: Mapping[str, str], function: str, shared_bytes
 {includes}#line 1 "{name}.cu"
 {function}
 extern "C" void lane_sim_call(void* const* arguments) {{ lane_sim::call(&{name}, arguments); }}
+extern "C" const char* lane_sim_parameters() {{ return lane_sim::parameters(&{name}); }}
 """
     return Kernel(name, own, unit, shared_bytes)
 

@@ -8,7 +8,7 @@ namespace lane_sim {
 
 namespace {
 
-constexpr uint32_t kGap = 512;
+constexpr uint32_t kGap = 64 * 1024 + 512; // more than a threadgroup has; not all in the same sets of a cache
 
 uint32_t used() {
   uint32_t bytes = 0;
@@ -51,6 +51,9 @@ void* shared_array(size_t bytes, size_t alignment, Site site) {
   const Array* last = number == 0 ? nullptr : &engine.arrays[number - 1];
   const uint32_t after = last == nullptr ? kGap : last->offset + last->bytes + kGap;
   const auto offset = static_cast<uint32_t>((after + alignment - 1) / alignment * alignment);
+  if (offset + bytes > kArenaBytes) {
+    fail("launch", site, "no room for a block's arrays in shared memory with bytes between them");
+  }
   engine.arrays[engine.array_count++] = {offset, static_cast<uint32_t>(bytes), site};
   memset(lane_sim_arena + offset, static_cast<int>(engine.config.fill), bytes);
   return lane_sim_arena + offset;

@@ -1,12 +1,14 @@
 // The race checker: exact, per byte of shared memory.
 //
 // Two accesses of one byte, one of them a write, are in order when one lane makes both, when a barrier of the block lies
-// between them, or, within a warp, one of the warp. Barriers are counted: a byte keeps the counts at its last write and
-// at its reads. Older ones need not be kept: whoever is in order with the last write is so with all before it, and a
-// write beside readers of two warps races whatever their lanes are.
+// between them, or, within a warp, one of the warp; or named barriers, from the warp of the first to that of the second.
+// Barriers are counted: a byte keeps the counts at its last write and at its reads. Older ones need not be kept: whoever
+// is in order with the last write is so with all before it, and a write beside readers of two warps races whatever their
+// lanes are, unless named barriers order one of the two.
 #include "engine.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 namespace lane_sim {
@@ -15,11 +17,13 @@ namespace {
 
 struct Byte {
   uint32_t written_block = 0, written_warp = 0; // barrier counts at the last write
+  uint32_t written_clock = 0; // its warp's
   uint32_t read_block = 0, read_warp = 0; // and at the last read
   uint32_t reading_warps = 0; // since the block's last barrier
-  uint32_t reading_lanes = 0; // of the only such warp, since its last barrier
+  uint32_t reading_lanes = 0; // of the last such warp, since its last barrier
   Where write, read;
   uint16_t writer = 0;
+  uint8_t lanes_of = 0; // the warp of reading_lanes
   bool in_flight = false; // an async copy has been issued and not waited for
 };
 
@@ -27,6 +31,10 @@ Byte bytes[kArenaBytes];
 uint32_t block_count = 0; // never goes back, so nothing needs to be cleared between blocks
 uint32_t block_start = 0;
 uint32_t warp_count[kMaxWarps];
+// Since the block's last barrier: how many named ones a warp has passed, and the latest count of each other warp whose
+// accesses are in order before its own. Vector clocks, as a barrier of some warps orders those and no others.
+uint32_t clocks[kMaxWarps], known[kMaxWarps][kMaxWarps];
+uint32_t (*read_clocks)[kMaxWarps] = nullptr; // of each byte and warp: at its last read; only with named barriers
 
 bool never_written(const Byte& b) {
   return b.written_block < block_start;
@@ -34,22 +42,30 @@ bool never_written(const Byte& b) {
 
 bool in_order_with_write(const Byte& b, const Lane& lane) {
   return b.written_block != block_count || b.writer == lane.id ||
-      (b.writer / kWarp == lane.warp && b.written_warp != warp_count[lane.warp]);
+      (b.writer / kWarp == lane.warp && b.written_warp != warp_count[lane.warp]) ||
+      (b.writer / kWarp != lane.warp && b.written_clock < known[lane.warp][b.writer / kWarp]);
 }
 
 // A reader of this byte that is not in order with a write of `lane`, or -1.
-int unordered_reader(const Byte& b, const Lane& lane) {
+int unordered_reader(const Byte& b, uint32_t offset, const Lane& lane) {
   if (b.read_block != block_count || b.reading_warps == 0) {
     return -1;
   }
-  const uint32_t others = b.reading_warps & ~(1u << lane.warp);
+  uint32_t others = b.reading_warps & ~(1u << lane.warp);
+  for (uint32_t left = engine.config.named != 0 ? others : 0; left != 0; left &= left - 1) {
+    const int warp = __builtin_ctz(left);
+    if (read_clocks[offset][warp] < known[lane.warp][warp]) {
+      others &= ~(1u << warp);
+    }
+  }
   if (others != 0) {
     const int warp = __builtin_ctz(others);
     const bool alone = (b.reading_warps & (b.reading_warps - 1)) == 0;
     return warp * static_cast<int>(kWarp) + (alone ? __builtin_ctz(b.reading_lanes) : 0);
   }
   const uint32_t lanes = b.reading_lanes & ~(1u << lane.lane);
-  return lanes != 0 && b.read_warp == warp_count[lane.warp]
+  // Where another warp has read it since, a barrier of this one has come between, or that read is not in order.
+  return lanes != 0 && b.lanes_of == lane.warp && b.read_warp == warp_count[lane.warp]
       ? static_cast<int>(lane.warp * kWarp) + __builtin_ctz(lanes)
       : -1;
 }
@@ -88,7 +104,7 @@ void check_byte(uint32_t offset, bool write, Where where) {
     if (!fresh && !in_order_with_write(b, lane)) {
       race(offset, b.writer, "wrote", b.write, write ? "writes" : "reads", where);
     }
-    const int reader = write ? unordered_reader(b, lane) : -1;
+    const int reader = write ? unordered_reader(b, offset, lane) : -1;
     if (reader >= 0) {
       race(offset, reader, "read", b.read, "writes", where);
     }
@@ -96,6 +112,7 @@ void check_byte(uint32_t offset, bool write, Where where) {
   if (write) {
     b.written_block = block_count;
     b.written_warp = warp_count[lane.warp];
+    b.written_clock = clocks[lane.warp];
     b.writer = static_cast<uint16_t>(lane.id);
     b.write = where;
     b.in_flight = false;
@@ -114,19 +131,29 @@ void check_byte(uint32_t offset, bool write, Where where) {
   if (b.read_block != block_count) {
     b.reading_warps = 0;
   }
-  if (b.reading_warps != mine || b.read_warp != warp_count[lane.warp]) {
+  if (b.lanes_of != lane.warp || b.reading_warps == 0 || b.read_warp != warp_count[lane.warp]) {
     b.reading_lanes = 0;
   }
   b.read_block = block_count;
   b.read_warp = warp_count[lane.warp];
   b.reading_warps |= mine;
   b.reading_lanes |= 1u << lane.lane;
+  b.lanes_of = static_cast<uint8_t>(lane.warp);
+  if (engine.config.named != 0) {
+    read_clocks[offset][lane.warp] = clocks[lane.warp];
+  }
   b.read = where;
 }
 
 } // namespace
 
 void checker_begin_block() {
+  if (engine.config.named != 0 && read_clocks == nullptr) {
+    read_clocks = static_cast<decltype(read_clocks)>(calloc(kArenaBytes, sizeof *read_clocks));
+    if (read_clocks == nullptr) {
+      abort();
+    }
+  }
   checker_block_barrier();
   block_start = block_count;
   memset(lane_sim_arena, static_cast<int>(engine.config.fill), engine.config.shared_bytes);
@@ -134,6 +161,27 @@ void checker_begin_block() {
 
 void checker_block_barrier() {
   ++block_count;
+  memset(clocks, 0, sizeof clocks);
+  memset(known, 0, sizeof known);
+}
+
+// Each of the warps knows what any of them knew, and all that they did up to here.
+void checker_named_barrier(uint32_t warps) {
+  uint32_t all[kMaxWarps] = {};
+  for (unsigned warp = 0; warp < kMaxWarps; ++warp) {
+    if ((warps >> warp & 1) != 0) {
+      for (unsigned other = 0; other < kMaxWarps; ++other) {
+        all[other] = known[warp][other] > all[other] ? known[warp][other] : all[other];
+      }
+      all[warp] = ++clocks[warp];
+      ++warp_count[warp];
+    }
+  }
+  for (unsigned warp = 0; warp < kMaxWarps; ++warp) {
+    if ((warps >> warp & 1) != 0) {
+      memcpy(known[warp], all, sizeof all);
+    }
+  }
 }
 
 void checker_warp_barrier(unsigned warp) {
@@ -165,7 +213,7 @@ void check_shared(uint32_t offset, unsigned size, bool write, Where where) {
   for (unsigned i = 0; i < size; ++i) {
     check_byte(offset + i, write, where);
   }
-  engine.preempt();
+  engine.preempt(where);
 }
 
 void check_copy_issued(uint32_t offset, unsigned size, Where where) {
@@ -183,6 +231,7 @@ void check_copy_done(uint32_t offset, unsigned size) {
     b.in_flight = false;
     b.written_block = block_count;
     b.written_warp = warp_count[lane.warp];
+    b.written_clock = clocks[lane.warp];
     b.writer = static_cast<uint16_t>(lane.id);
   }
 }

@@ -56,8 +56,8 @@ void async_commit() {
 
 // All but the newest `pending` committed groups are done; what has not been committed is not waited for.
 void async_wait(unsigned pending) {
-  engine.preempt();
   Lane& lane = *engine.current;
+  engine.preempt(lane.last);
   unsigned kept = 0;
   for (unsigned i = 0; i < lane.copy_count; ++i) {
     const Copy& copy = lane.copies[i];

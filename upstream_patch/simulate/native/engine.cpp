@@ -22,7 +22,7 @@ void to_scheduler() {
 }
 
 void lane_main() {
-  lane_sim_call(engine.arguments);
+  lane_sim_call(const_cast<void* const*>(engine.arguments));
   copies_end_of_lane(*engine.current);
   engine.current->state = State::done;
   to_scheduler();
@@ -53,6 +53,8 @@ void record(const char* kind, const char* file, int line, const void* pc, const 
   vsnprintf(r.text, sizeof r.text, format, list);
 }
 
+} // namespace
+
 unsigned lanes_of(unsigned warp) {
   const unsigned rest = engine.lane_count - warp * kWarp;
   return rest < kWarp ? rest : kWarp;
@@ -67,6 +69,8 @@ void diverged(const Lane& a, const Lane& b) {
   fail("divergence", b.site, "lanes of one group meet at different places: lane %u at %s (line %d), lane %u at %s (line %d)",
        a.id, a.what, a.site.line, b.id, b.what, b.site.line);
 }
+
+namespace {
 
 // Opens what all lanes of a warp have reached.
 bool release_warp(unsigned warp) {
@@ -159,6 +163,10 @@ bool run_warp(unsigned warp) {
     const bool moved = run_lanes(warp);
     const bool released = !engine.stopped && release_warp(warp);
     ran |= moved || released;
+    if (engine.gave_way) {
+      engine.gave_way = false;
+      break;
+    }
     if (engine.stopped || (!moved && !released) || engine.config.order == kLockstep) {
       break;
     }
@@ -224,10 +232,13 @@ void run_block() {
     lane.copy_count = 0;
     lane.group = 0;
     lane.arrays = 0;
+    lane.last = {};
+    lane.stack = engine.stacks.of(i);
     lane.sp = engine.stacks.prepare(i, lane_main);
   }
   engine.steps = 0;
   engine.array_count = 0;
+  named_begin_block();
   checker_begin_block();
   unsigned warps[kMaxWarps];
   while (!engine.stopped) {
@@ -243,7 +254,7 @@ void run_block() {
     if (!live || engine.stopped) {
       return;
     }
-    if (!release_block() && !moved && !engine.stopped) {
+    if (!release_named() && !release_block() && !moved && !engine.stopped) {
       stuck();
     }
   }
@@ -258,18 +269,8 @@ uint32_t Engine::random() {
   return static_cast<uint32_t>(random_state >> 32);
 }
 
-void Engine::step() {
-  if (++steps > kMaxSteps) {
-    fail("endless", current->site, "no end after %llu steps of one block",
-         static_cast<unsigned long long>(kMaxSteps));
-  }
-}
-
-void Engine::preempt() {
-  step();
-  if (config.order == kRandom && random() % 32 == 0) {
-    to_scheduler(); // it stays ready
-  }
+void give_way() {
+  to_scheduler(); // the lane stays ready
 }
 
 void fail(const char* kind, Site site, const char* format, ...) {
@@ -308,8 +309,6 @@ unsigned lane_in_warp() {
   return engine.current->lane;
 }
 
-namespace {
-
 void wait(State state, const char* what, Collective act, void* slot, bool fence, Site site) {
   Lane& lane = *engine.current;
   lane.what = what;
@@ -320,8 +319,6 @@ void wait(State state, const char* what, Collective act, void* slot, bool fence,
   lane.state = state;
   to_scheduler();
 }
-
-} // namespace
 
 void block_barrier(const char* what, Site site, bool fence) {
   wait(State::at_block, what, nullptr, nullptr, fence, site);
@@ -348,20 +345,28 @@ extern "C" int lane_sim_launch(
   engine.block = {block[0], block[1], block[2]};
   engine.lane_count = block[0] * block[1] * block[2];
   engine.warp_count = (engine.lane_count + kWarp - 1) / kWarp;
-  engine.arguments = arguments;
   engine.random_state = (config->seed + 1) * 0x9E3779B97F4A7C15ull | 1;
   engine.at = {};
+  for (unsigned i = 0; i < kMaxArguments; ++i) { // a parameter that is given no argument is read at null
+    engine.arguments[i] = i < config->argument_count ? &engine.cells[i] : nullptr;
+    if (i < config->argument_count) {
+      memcpy(&engine.cells[i], arguments[i], sizeof engine.cells[i]);
+    }
+  }
   const Site nowhere = {"", 0};
   if (engine.lane_count == 0 || engine.lane_count > kMaxLanes) {
     fail("launch", nowhere, "a block has 1 to %u lanes, not %u", kMaxLanes, engine.lane_count);
   } else if (config->shared_bytes > config->shared_limit) {
     fail("launch", nowhere, "a block asks for %u bytes of shared memory; the device has %u", config->shared_bytes,
          config->shared_limit);
+  } else if (config->argument_count > kMaxArguments) {
+    fail("launch", nowhere, "%u arguments; the simulator passes at most %u", config->argument_count, kMaxArguments);
   } else if (!engine.stacks.reserve(engine.lane_count)) {
     fail("launch", nowhere, "no memory for %u stacks", engine.lane_count);
   } else {
     memory_begin_launch();
     catch_faults(true);
+    budget_begin_launch();
     for (unsigned z = 0; z < grid[2] && !engine.stopped; ++z) {
       for (unsigned y = 0; y < grid[1] && !engine.stopped; ++y) {
         for (unsigned x = 0; x < grid[0] && !engine.stopped; ++x) {
@@ -370,6 +375,7 @@ extern "C" int lane_sim_launch(
         }
       }
     }
+    budget_end_launch();
     catch_faults(false);
     memory_end_launch();
   }

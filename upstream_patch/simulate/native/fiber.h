@@ -20,6 +20,9 @@ struct Stacks {
   bool contains(const void* p) const {
     return static_cast<size_t>(static_cast<const char*>(p) - base) < count * (kStackBytes + kPage);
   }
+  const char* of(unsigned lane) const {
+    return base + lane * (kStackBytes + kPage);
+  }
   // A stack pointer from which lane_sim_switch enters `entry`.
   void* prepare(unsigned lane, void (*entry)()) const;
 };

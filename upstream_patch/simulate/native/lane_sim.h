@@ -41,12 +41,20 @@ __attribute__((const)) unsigned lane_in_warp();
 void block_barrier(const char* what, Site, bool fence = true);
 void warp_barrier(const char* what, Site, bool fence = true);
 
+// `bar.sync id, count`: opens when `count` lanes have come, in whole warps. They must stand at one place, as at a barrier
+// of the block.
+void named_barrier(const char* what, unsigned id, unsigned count, Site);
+unsigned block_lanes();
+
 // All lanes of a warp meet, and `act` sees what each of them holds. It is not a memory fence.
 using Collective = void (*)(void* const (&slots)[kWarp], unsigned lanes);
 void warp_collective(const char* what, Collective act, void* slot, Site);
 // What a GPU leaves undefined where a warp has fewer lanes is a fault.
 void need_whole_warp(const char* what, Site);
-uint32_t warp_shuffle(uint32_t value, unsigned from, Site);
+// What every lane of the warp brings, to each of them; and the value of lane `from`, which must be one of them.
+void warp_values(const char* what, uint32_t value, uint32_t (&all)[kWarp], Site);
+uint32_t warp_shuffle(const char* what, uint32_t value, unsigned from, Site);
+void need_mask(const char* what, uint32_t mask, Site);
 Quad mma_16x8x16(Element, const uint32_t (&a)[4], const uint32_t (&b)[2], Quad c, Site);
 Quad mma_16x8x8_tf32(const uint32_t (&a)[4], const uint32_t (&b)[2], Quad c, Site);
 

@@ -69,14 +69,16 @@ Quad multiply(const char* what, Collective act, Element type, const uint32_t* a,
   return {{mine.c[0], mine.c[1], mine.c[2], mine.c[3]}};
 }
 
-struct Shuffle {
-  uint32_t value, from, result;
+struct Values {
+  uint32_t mine;
+  uint32_t* all;
 };
 
-void shuffle(void* const (&slots)[kWarp], unsigned) {
-  for (unsigned i = 0; i < kWarp; ++i) {
-    auto* mine = static_cast<Shuffle*>(slots[i]);
-    mine->result = static_cast<const Shuffle*>(slots[mine->from % kWarp])->value;
+void exchange(void* const (&slots)[kWarp], unsigned) {
+  for (void* slot : slots) {
+    for (unsigned i = 0; i < kWarp; ++i) {
+      static_cast<const Values*>(slot)->all[i] = static_cast<const Values*>(slots[i])->mine;
+    }
   }
 }
 
@@ -89,6 +91,13 @@ void need_whole_warp(const char* what, Site site) {
   }
 }
 
+void need_mask(const char* what, uint32_t mask, Site site) {
+  need_whole_warp(what, site);
+  if (mask != 0xFFFFFFFF) {
+    fail("warp mask", site, "%s with mask %#x: the simulator knows whole warps only", what, mask);
+  }
+}
+
 Quad mma_16x8x16(Element type, const uint32_t (&a)[4], const uint32_t (&b)[2], Quad c, Site site) {
   return multiply("mma 16x8x16", multiply_16x8x16, type, a, b, c, site);
 }
@@ -97,11 +106,19 @@ Quad mma_16x8x8_tf32(const uint32_t (&a)[4], const uint32_t (&b)[2], Quad c, Sit
   return multiply("mma 16x8x8 tf32", multiply_16x8x8, Element::bf16, a, b, c, site);
 }
 
-uint32_t warp_shuffle(uint32_t value, unsigned from, Site site) {
-  need_whole_warp("shuffle", site);
-  Shuffle mine = {value, from, 0};
-  warp_collective("shuffle", shuffle, &mine, site);
-  return mine.result;
+void warp_values(const char* what, uint32_t value, uint32_t (&all)[kWarp], Site site) {
+  need_whole_warp(what, site);
+  Values mine = {value, all};
+  warp_collective(what, exchange, &mine, site);
+}
+
+uint32_t warp_shuffle(const char* what, uint32_t value, unsigned from, Site site) {
+  if (from >= kWarp) {
+    fail("shuffle source", site, "%s from lane %d of a warp of %u", what, static_cast<int>(from), kWarp);
+  }
+  uint32_t all[kWarp];
+  warp_values(what, value, all, site);
+  return all[from];
 }
 
 } // namespace lane_sim

@@ -1,7 +1,6 @@
 // Buffers between guard pages, every access to them, and the faults that the system reports.
 #include "engine.h"
 
-#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,22 +48,6 @@ stack_t kept_stack;
 char* signal_stack = nullptr;
 constexpr size_t kSignalStack = 8 * kPage;
 
-const void* pc_of(void* context) {
-  auto* c = static_cast<ucontext_t*>(context);
-#if defined(__linux__) && defined(__x86_64__)
-  return reinterpret_cast<const void*>(c->uc_mcontext.gregs[16]); // RIP
-#elif defined(__linux__) && defined(__aarch64__)
-  return reinterpret_cast<const void*>(c->uc_mcontext.pc);
-#elif defined(__APPLE__) && defined(__aarch64__)
-  return reinterpret_cast<const void*>(c->uc_mcontext->__ss.__pc);
-#elif defined(__APPLE__) && defined(__x86_64__)
-  return reinterpret_cast<const void*>(c->uc_mcontext->__ss.__rip);
-#else
-  (void)c;
-  return nullptr;
-#endif
-}
-
 void on_signal(int number, siginfo_t* info, void* context) {
   if (engine.current == nullptr) { // not a lane's: as if we were not here
     catch_faults(false);
@@ -87,13 +70,20 @@ void on_signal(int number, siginfo_t* info, void* context) {
 
 } // namespace
 
-const void* module_base() {
-  static const void* base = nullptr;
-  Dl_info info;
-  if (base == nullptr && dladdr(reinterpret_cast<const void*>(&module_base), &info) != 0) {
-    base = info.dli_fbase;
-  }
-  return base;
+const void* pc_of(void* context) {
+  auto* c = static_cast<ucontext_t*>(context);
+#if defined(__linux__) && defined(__x86_64__)
+  return reinterpret_cast<const void*>(c->uc_mcontext.gregs[16]); // RIP
+#elif defined(__linux__) && defined(__aarch64__)
+  return reinterpret_cast<const void*>(c->uc_mcontext.pc);
+#elif defined(__APPLE__) && defined(__aarch64__)
+  return reinterpret_cast<const void*>(c->uc_mcontext->__ss.__pc);
+#elif defined(__APPLE__) && defined(__x86_64__)
+  return reinterpret_cast<const void*>(c->uc_mcontext->__ss.__rip);
+#else
+  (void)c;
+  return nullptr;
+#endif
 }
 
 bool catch_faults(bool on) {
@@ -128,7 +118,8 @@ void check_global(const void* p, unsigned size, bool write, Where where) {
   char here[300];
   if (b == nullptr) {
     where.describe(here, sizeof here);
-    fail("out of bounds", Site{"", 0}, "%s | %p is in no buffer", here, p);
+    fail("out of bounds", Site{"", 0}, "%s | %s of %u bytes at %p, which is in no buffer", here, write ? "write" : "read",
+         size, p);
     return;
   }
   ++engine.report.global_accesses;
@@ -141,13 +132,14 @@ void check_global(const void* p, unsigned size, bool write, Where where) {
          write ? "write" : "read", size, offset, argument, b->size);
   }
   if (!write) {
+    engine.touch(where);
     return;
   }
   if (b->role != kOutput) {
     where.describe(here, sizeof here);
     fail("write to an input", Site{"", 0}, "%s | byte %td of buffer %d", here, offset, argument);
   }
-  engine.preempt();
+  engine.preempt(where);
   const uint32_t mine = lane_in_grid();
   for (unsigned i = 0; i < size; ++i) {
     uint32_t& writer = b->writer[offset + i];

@@ -1,6 +1,7 @@
-// What the compiler's instrumentation of a kernel calls: at accesses of up to 16 bytes to memory that is not a register
-// (-fsanitize=thread; it leaves wider ones alone), and where arithmetic or an address is undefined (-fsanitize=undefined). Neither runtime library
-// is linked; these are all there is, so a kernel's library loads into any process.
+// What the compiler's instrumentation of a kernel calls: at accesses to memory that is not a register (-fsanitize=thread;
+// whole structures by memcpy, while clang leaves vectors of more than 16 bytes alone), and where arithmetic or an address is
+// undefined (-fsanitize=undefined). Neither runtime library is linked; these are all there is, so a kernel's library loads
+// into any process.
 #include "engine.h"
 
 #include <stdio.h>
@@ -12,7 +13,8 @@ namespace {
 
 // Of accesses that a front's own functions do not make. The lane's stack is by far the most frequent.
 void access(const void* p, unsigned size, bool write, const void* pc) {
-  if (engine.current == nullptr || engine.stacks.contains(p)) {
+  const Lane* lane = engine.current;
+  if (lane == nullptr || static_cast<size_t>(static_cast<const char*>(p) - lane->stack) < kStackBytes + kPage) {
     return;
   }
   const auto offset = static_cast<size_t>(static_cast<const char*>(p) - lane_sim_arena);
@@ -28,7 +30,7 @@ void access(const void* p, unsigned size, bool write, const void* pc) {
         check_shared(at, part, write, Where::of(pc));
       }
     }
-  } else if (is_global(p) || write) { // a read may be of the compiler's constants
+  } else if (is_global(p) || write || !is_constant(p)) {
     check_global(p, size, write, Where::of(pc));
   }
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "../lane_sim.h"
@@ -29,6 +30,13 @@ inline void __syncthreads(LANE_SIM_SITE) {
 }
 inline void __syncwarp(LANE_SIM_SITE) {
   lane_sim::warp_barrier("__syncwarp", site);
+}
+// Of whole warps here, as bar.sync is.
+inline void __barrier_sync_count(unsigned id, unsigned count, LANE_SIM_SITE) {
+  lane_sim::named_barrier("__barrier_sync_count", id, count, site);
+}
+inline void __barrier_sync(unsigned id, LANE_SIM_SITE) {
+  lane_sim::named_barrier("__barrier_sync", id, lane_sim::block_lanes(), site);
 }
 
 struct alignas(8) float2 {
@@ -104,6 +112,8 @@ inline float __half2float(__half h) {
   return __uint_as_float(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
+#include "warp.h"
+
 namespace lane_sim {
 
 // As a launch does: one pointer to each argument.
@@ -114,6 +124,26 @@ void call(void (*kernel)(A...), void* const* arguments, std::index_sequence<I...
 template <typename... A>
 void call(void (*kernel)(A...), void* const* arguments) {
   call(kernel, arguments, std::index_sequence_for<A...>());
+}
+
+// A parameter's type as a character that Python's struct knows: a pointer, or an integer by size and sign. x: another.
+template <typename T>
+constexpr char kind_of() {
+  if (std::is_pointer_v<T>) {
+    return 'P';
+  }
+  if (std::is_same_v<T, bool>) {
+    return '?';
+  }
+  if (!std::is_integral_v<T>) {
+    return 'x';
+  }
+  return (std::is_signed_v<T> ? "?bh?i???q" : "?BH?I???Q")[sizeof(T)];
+}
+template <typename... A>
+const char* parameters(void (*)(A...)) {
+  static const char kinds[] = {kind_of<A>()..., '\0'};
+  return kinds;
 }
 
 } // namespace lane_sim

@@ -52,7 +52,7 @@ inline f32x4 mma_m16n8k8_tf32(const float (&a)[4], float b0, float b1, f32x4 c, 
 }
 
 inline float shuffle(float v, int from, LANE_SIM_SITE) {
-  return __uint_as_float(lane_sim::warp_shuffle(__float_as_uint(v), static_cast<unsigned>(from), site));
+  return __uint_as_float(lane_sim::warp_shuffle("shuffle", __float_as_uint(v), static_cast<unsigned>(from), site));
 }
 
 inline u32 and_or(u32 a, u32 mask, u32 base) {
@@ -96,6 +96,22 @@ inline u32 fma_f16(u32 a, u32 b, u32 c) {
 }
 inline u32 multiply_f16(u32 a, u32 b) {
   return fma_f16(a, b, 0x80008000); // -0
+}
+
+// The sum is exact, or differs from c by less than f16 can tell; to odd, so that rounding again rounds once.
+inline u32 fma_f16(u32 a, u32 b, u32 c) {
+  const auto value = [](u32 x) {
+    return static_cast<double>(__half2float(__ushort_as_half(static_cast<unsigned short>(x))));
+  };
+  const auto one = [value](u32 x, u32 y, u32 z) {
+    const double sum = value(x) * value(y) + value(z);
+    float odd = static_cast<float>(sum);
+    if (sum == sum && static_cast<double>(odd) != sum) {
+      odd = __uint_as_float((__float_as_uint(odd) - (fabs(static_cast<double>(odd)) > fabs(sum))) | 1);
+    }
+    return static_cast<u32>(__float2half(odd).bits);
+  };
+  return one(a & 0xFFFF, b & 0xFFFF, c & 0xFFFF) | one(a >> 16, b >> 16, c >> 16) << 16;
 }
 
 inline u32 f16_from_e4m3(u32 two) {
