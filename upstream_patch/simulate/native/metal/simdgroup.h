@@ -141,7 +141,8 @@ lane_sim::Fragment lane_sim_fragment(const T (&elements)[kCount]) {
 template <typename T, int kRows, int kColumns>
 struct simdgroup_matrix {
   static_assert(kRows == 8 && kColumns == 8, "a simdgroup_matrix is 8 x 8");
-  vec<T, 2> elements;
+  // NaN at birth, so that an element the kernel forgets shows in the result.
+  vec<T, 2> elements = static_cast<T>(__builtin_nanf(""));
   vec<T, 2>& thread_elements() {
     return elements;
   }
