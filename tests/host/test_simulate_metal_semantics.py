@@ -63,7 +63,8 @@ def computed(body: str, words: int = 1) -> NDArray[np.uint32]:
     """What one lane writes to ``out``."""
     text = f"{HEADER}[[kernel]] void k(device uint* out, constant int& least) {{{body}}}\n"
     out = Buffer(np.zeros(words, np.uint32), output=True)
-    result = run(metal_kernel("k", [Instance("k")], text=text), [0, out, -(2**31)], (1, 1, 1), (1, 1, 1), shared_limit=0)
+    kernel = metal_kernel("k", [Instance("k")], text=text)
+    result = run(kernel, [0, out, -(2**31)], (1, 1, 1), (1, 1, 1), shared_limit=0)
     assert result.report.faults == ()
     return np.asarray(result.outputs[0], np.uint32)
 
