@@ -193,6 +193,10 @@ METAL_FUNC bool isinf(float v) {
 
 } // namespace metal
 
+// What the lowering makes of a function constant without a value: what uses it does not link, and the linker names it.
+#define LANE_SIM_NO_VALUE(type, name, number) \
+  extern const type name __asm__("lane_sim_function_constant_" #number "_" #name)
+
 namespace lane_sim {
 
 // What the lowering makes of `threadgroup T name[count];` in a kernel.
