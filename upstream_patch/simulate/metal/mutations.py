@@ -34,7 +34,7 @@ TILES: dict[Route, int] = {"nax": 64, "wide": 5, "splitk": 2}
 def mutable_kernel(route: Route) -> Kernel:
     """Only what ``PROBLEMS`` needs of a route's library, so that a changed copy compiles in a second."""
     problem = PROBLEMS[route]
-    q = Quantization(problem.bits, problem.group_size, problem.dtype)
+    q = Quantization.of(problem)
     instances: dict[Route, tuple[Instance, ...]] = {
         "nax": (q.nax(False, False, TILES["nax"]),),
         "wide": (q.wide(TILES["wide"], False),),
