@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.machine import (
-    CXX_FIX,
-    MLX_HEADERS_FIX,
-    Cxx,
-    System,
-    diagnose,
-    find_mlx_headers,
-)
+from upstream_patch.errors import UserError
 from upstream_patch.simulate import Buffer, Kernel, SimulatorCompileError, library, run
 from upstream_patch.simulate.library import build
-from upstream_patch.simulate.metal import source
 from upstream_patch.simulate.metal.lower import lower, lowered_headers, parameters
 from upstream_patch.simulate.metal.mutations import PLANTS, mutable_kernel, without_each_barrier
 from upstream_patch.simulate.metal.source import Instance, metal_kernel
@@ -191,57 +182,3 @@ def test_a_header_that_does_not_compile_names_the_mlx_that_does(tmp_path: Path) 
     ) as e:
         build(kernel)
     assert "\n" not in str(e.value)
-
-
-def test_metal_needs_clang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "find_cxx", lambda: Cxx(("g++",), "gcc", "g++ on PATH"))
-    library.compiler.cache_clear()
-    try:
-        assert library.compiler().family == "gcc"
-        with pytest.raises(MissingTool, match=r"Metal front needs clang, not the g\+\+ on PATH: pip install"):
-            library.compiler("metal")
-    finally:
-        library.compiler.cache_clear()
-
-
-def test_no_mlx_wheel_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "find_mlx_headers", lambda: None)
-    with pytest.raises(MissingTool, match=r"no MLX wheel .*: pip install -e '\.\[cpu\]'"):
-        source.mlx_headers()
-
-
-@dataclass(frozen=True)
-class Site(System):
-    """A machine that has these files and programs, and no other."""
-
-    paths: tuple[str, ...] = ()
-    programs: tuple[str, ...] = ()
-
-    def site_folders(self) -> list[str]:
-        return ["/site"]
-
-    def glob(self, pattern: str) -> list[str]:
-        return [path for path in self.paths if path == pattern]
-
-    def which(self, program: str) -> str | None:
-        return f"/usr/bin/{program}" if program in self.programs else None
-
-    def environ(self, name: str) -> str | None:
-        return None
-
-
-def test_doctor_says_what_metal_needs() -> None:
-    def said(system: Site) -> tuple[bool, str, str | None]:
-        finding = next(f for f in diagnose(system) if f.name == "simulator's Metal")
-        return finding.ok, finding.detail, finding.fix
-
-    zig, headers = "/site/ziglang/zig", "/site/mlx/include/mlx/backend/metal/kernels/quantized.h"
-    assert find_mlx_headers(Site(paths=(headers,))) == "/site/mlx/include"
-    assert said(Site(paths=(zig, headers))) == (
-        True,
-        "clang of the ziglang wheel, Metal headers of the MLX wheel",
-        None,
-    )
-    assert said(Site(paths=(headers,))) == (False, "needs clang, and there is no C++ compiler", CXX_FIX)
-    assert said(Site(paths=(headers,), programs=("g++",))) == (False, "needs clang, not the g++ on PATH", CXX_FIX)
-    assert said(Site(paths=(zig,))) == (False, "no MLX wheel with Metal headers", MLX_HEADERS_FIX)
