@@ -101,6 +101,21 @@ def test_a_matrix_of_a_simdgroup_is_nan_until_it_is_set() -> None:
     assert list(computed(body, 3)) == [0x7FC00000, 0x7FC00000, 0x7FC0]
 
 
+def test_a_shuffle_from_a_lane_that_there_is_not_gives_no_number() -> None:
+    text = """[[kernel]] void k(device uint* out, uint lane [[thread_index_in_simdgroup]]) {
+  out[lane] = simd_shuffle(lane, ushort(lane < 4 ? 28 + 2 * lane : 5));
+  out[32 + lane] = simd_shuffle_xor(lane, ushort(lane < 4 ? 1 : 32));
+  out[64 + lane] = as_type<uint>(simd_shuffle(float(lane), ushort(32)));
+}
+"""
+    out = Buffer(np.zeros((3, 32), np.uint32), output=True)
+    kernel = metal_kernel("k", [Instance("k")], text=HEADER + text)
+    result = run(kernel, [0, out], (1, 1, 1), (32, 1, 1), shared_limit=0)
+    assert result.report.faults == ()
+    none = 2**32 - 1
+    assert result.outputs[0].tolist() == [[28, 30, none, none, *[5] * 28], [1, 0, 3, 2, *[none] * 28], [none] * 32]
+
+
 def refused(text: str) -> str:
     kernel: Kernel = metal_kernel("k", [Instance("k")], text=HEADER + text)
     with pytest.raises(SimulatorCompileError) as e:
