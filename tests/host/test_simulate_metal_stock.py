@@ -200,6 +200,7 @@ def test_one_rounding_is_allowed_and_not_more() -> None:
     inputs = make_inputs(Problem(m=3, n=40, k=128, bits=1, dtype="bf16"), 1)
     weights = held_weights(inputs, True)
     assert np.array_equal(weights, round_to(inputs.weights(), "bf16"))
+    assert not np.array_equal(held_weights(inputs, False), weights)
     exact = inputs.x.astype(np.float64) @ weights.T
     right = round_to(exact, "bf16")
     assert judge(inputs, right, True) is None
@@ -208,9 +209,19 @@ def test_one_rounding_is_allowed_and_not_more() -> None:
     assert "1 of 120 elements are past one rounding of the fp64 reference, first m=1 n=7" in str(
         judge(inputs, wrong, True)
     )
-    wrong[1, 7] = np.nan
-    assert judge(inputs, wrong, True) is not None
+    for never in (np.nan, np.inf, -np.inf):
+        wrong[1, 7] = never
+        assert judge(inputs, wrong, True) is not None
     assert "norm error" in str(judge(inputs, exact + 0.49 * ulp(exact, "bf16"), True))
+
+
+def test_sums_in_fp32_may_wander_and_no_further() -> None:
+    inputs = make_inputs(Problem(m=3, n=40, k=128, bits=4, dtype="f32"), 1)
+    weights, x = held_weights(inputs, True), inputs.x.astype(np.float64)
+    exact, size = x @ weights.T, np.abs(x) @ np.abs(weights).T
+    wandering = 2.0**-23 * ((4 + 128 / 16) * np.abs(exact) + 4 * size / np.sqrt(128))
+    assert judge(inputs, round_to(exact + wandering, "f32"), True) is None
+    assert "norm error" in str(judge(inputs, round_to(exact + 3 * wandering, "f32"), True))
 
 
 @pytest.mark.needs_metal_front
