@@ -38,6 +38,12 @@ constant bool aligned [[function_constant(7)]];
     assert "\nLANE_SIM_NO_VALUE(bool, aligned, 7);" in lower(text)
 
 
+def test_literals_are_floats() -> None:
+    same = "1 0x1.8p3 1.5f 2.0h 1e3f v.x a.b1 0x1e5 [0 ... 9] 1.2.3 x1.5 10u"
+    assert lower(same) == same
+    assert lower("1.0, .5 (2.) -1e-5+3.5E+7; 1e9\n") == "1.0f, .5f (2.f) -1e-5f+3.5E+7f; 1e9f\n"
+
+
 def test_parameters_are_read_from_their_attributes() -> None:
     text = """[[kernel, max_total_threads_per_threadgroup(64)]] void k(
   const device T* a [[buffer(3)]], device T* b, const constant int& c,

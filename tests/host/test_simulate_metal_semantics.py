@@ -80,6 +80,14 @@ def test_min_and_max_of_a_number_and_nan_are_the_number() -> None:
     assert np.array_equal(got, np.array([1, 1, 2, 2, 3, 4, np.nan, 5], np.float32), equal_nan=True)
 
 
+def test_a_literal_without_a_suffix_is_a_float() -> None:
+    body = """
+  const auto tenth = 0.1;
+  static_assert(is_same_v<decltype(tenth), const float>);
+  out[0] = as_type<uint>(float(as_type<float>(out == nullptr ? 0u : 0x3f800001u) * 1.1));"""
+    assert computed(body)[0] == (np.float32(1 + 2**-23) * np.float32(1.1)).view(np.uint32)
+
+
 def test_abs_keeps_the_type_and_every_bit() -> None:
     body = """
   const int large = least + 128;

@@ -19,6 +19,8 @@ _ARRAY = re.compile(
 )
 _ARRAY_PARAMETER = re.compile(r"(\b(?:constant|device|threadgroup)\s+[\w ]+?)\s(\w+)\[\d+\](\s*[,)])")
 _FUNCTION_CONSTANT = re.compile(r"\bconstant\s+(\w+)\s+(\w+)\s*\[\[\s*function_constant\((\d+)\)\s*\]\]\s*;")
+# Metal has no double: a literal without a suffix is a float.
+_DOUBLE = re.compile(r"(?<![\w.])((?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)(?![\w.])")
 _ARENA_ATTRIBUTE = re.compile(r"\s*\[\[\s*threadgroup\(\d+\)\s*\]\]")
 _POINTER = r"\(\((?P<{0}>(?:const )?(?:device|threadgroup|thread) \w+)\s*\*\)\((?P<{0}_at>[^;]*?)\)\)"
 _STRUCT_COPY = re.compile(r"\*" + _POINTER.format("to") + r"\s*=(?P<space>\s*)\*" + _POINTER.format("source") + ";")
@@ -43,7 +45,7 @@ Constant = bool | int | float
 
 
 def lower(text: str, constants: Mapping[int, Constant] | None = None) -> str:
-    """The text with arrays in threadgroup memory, array parameters, function constants and structure copies rewritten.
+    """The text with what a C++ compiler has not, or takes for something else, rewritten; every line stays where it was.
 
     A function constant without a value is declared only: whoever uses it does not link.
     """
@@ -67,6 +69,7 @@ def lower(text: str, constants: Mapping[int, Constant] | None = None) -> str:
     text = _ARENA_ATTRIBUTE.sub("", _ARRAY.sub(array, text))
     text = _ARRAY_PARAMETER.sub(r"\1* \2\3", text)
     text = _FUNCTION_CONSTANT.sub(constant, text)
+    text = _DOUBLE.sub(r"\1f", text)
     return _STRUCT_COPY.sub(copy, text)
 
 
