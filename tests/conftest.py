@@ -85,11 +85,10 @@ def _missing_cxx() -> str | None:
 
 def _missing_metal_front() -> str | None:
     from upstream_patch.errors import MissingTool
-    from upstream_patch.simulate.library import compiler
-    from upstream_patch.simulate.metal.source import mlx_headers
+    from upstream_patch.simulate.metal.source import metal_compiler, mlx_headers
 
     try:
-        compiler("metal")
+        metal_compiler()
         mlx_headers()
     except MissingTool as error:
         return str(error)

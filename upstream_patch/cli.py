@@ -124,7 +124,13 @@ def correctness(
 
 @app.command()
 def simulate(
-    full: Annotated[bool, typer.Option("--full", help="Many more cases: for a nightly run.")] = False,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="For a nightly run: Metal in the whole cross of format, M, N, tile and layout, CUDA in 20,000 cases.",
+        ),
+    ] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Time and memory a tile, too.")] = False,
     seed: Annotated[int | None, typer.Option(help="Of the covers: another one gives other cases.")] = None,
 ) -> None:

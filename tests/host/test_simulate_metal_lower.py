@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.machine import (
-    CXX_FIX,
-    MLX_HEADERS_FIX,
-    Cxx,
-    System,
-    diagnose,
-    find_mlx_headers,
-)
-from upstream_patch.simulate import Buffer, SimulatorCompileError, library, run
+from upstream_patch.errors import UserError
+from upstream_patch.simulate import Buffer, Kernel, SimulatorCompileError, library, run
 from upstream_patch.simulate.library import build
-from upstream_patch.simulate.metal import source
 from upstream_patch.simulate.metal.lower import lower, lowered_headers, parameters
-from upstream_patch.simulate.metal.mutations import mutable_kernel
+from upstream_patch.simulate.metal.mutations import PLANTS, mutable_kernel, without_each_barrier
 from upstream_patch.simulate.metal.source import Instance, metal_kernel
 from upstream_patch.simulate.metal.stock import HEADERS, Quantization, Route, stock_kernel
 
@@ -43,7 +35,13 @@ constant bool aligned [[function_constant(7)]];
     assert "::lane_sim::assign(*(threadgroup Both*)(&to[i * 2])," in lowered
     assert "      *(const device Both*)(&from[i]));" in lowered
     assert "static const bool aligned = true;" in lowered
-    assert "extern const bool aligned __asm__(" in lower(text)
+    assert "\nLANE_SIM_NO_VALUE(bool, aligned, 7);" in lower(text)
+
+
+def test_literals_are_floats() -> None:
+    same = "1 0x1.8p3 1.5f 2.0h 1e3f v.x a.b1 0x1e5 [0 ... 9] 1.2.3 x1.5 10u"
+    assert lower(same) == same
+    assert lower("1.0, .5 (2.) -1e-5+3.5E+7; 1e9\n") == "1.0f, .5f (2.f) -1e-5f+3.5E+7f; 1e9f\n"
 
 
 def test_parameters_are_read_from_their_attributes() -> None:
@@ -70,6 +68,65 @@ def test_headers_that_are_not_those_of_the_known_mlx(tmp_path: Path) -> None:
         stock_kernel("nax", Quantization(4, 64, "bf16"), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"void f() { // }\n", r"is damaged, `{` of line 1 has no other end"),
+        (b"\nvoid f(int a[2) {}\n", r"is damaged, `\)` of line 2 has no other end"),
+        (b"}\n", r"is damaged, `}` of line 1 has no other end"),
+        (b"\n\n/* cut", r"is damaged, a comment of line 3 has no other end"),
+        (b"// \xff\n", r"cannot be read \('utf-8' codec can't decode byte 0xff"),
+    ],
+)
+def test_a_damaged_header_is_named(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "h.h").write_bytes(content)
+    with pytest.raises(UserError, match=rf"^MLX's header h\.h {said}.*: install .*MLX 0\.32\.4 \(pip install") as e:
+        lowered_headers(tmp_path, ["h.h"])
+    assert "\n" not in str(e.value)
+
+
+def test_brackets_that_are_none_and_other_branches_do_not_count(tmp_path: Path) -> None:
+    text = """// (
+char c = '{', *s = "\\"[";  /* { */
+#if defined(A)
+void f(int a) {
+#elif B
+void f() {
+#else
+  #ifdef C
+  {
+  #endif
+void f(int b) {
+#endif
+}
+"""
+    (tmp_path / "h.h").write_text(text, encoding="utf-8")
+    assert lowered_headers(tmp_path, ["h.h"])["h.h"] == text
+
+
+def test_headers_that_the_mutations_do_not_fit() -> None:
+    kernel = Kernel("k", {}, "", 0)
+    with pytest.raises(UserError, match=r"MLX's headers do not include mlx/\S+nax\.h: the mutations fit .* MLX 0"):
+        without_each_barrier("nax", kernel)
+    with pytest.raises(UserError, match=r"do not include mlx/\S+: the mutations fit those of MLX 0"):
+        PLANTS[0].apply(kernel)
+    file = PLANTS[0].file
+    for cut in ("(int a)", "(int a) { if (a) { }"):
+        with pytest.raises(UserError, match=r"`void qmm_t_nax_tgp_impl\(` in MLX's headers has no whole body.* MLX"):
+            without_each_barrier("nax", replace(kernel, files={file: f"void qmm_t_nax_tgp_impl{cut}"}))
+
+
+def test_a_parameter_in_threadgroup_memory_is_refused(tmp_path: Path) -> None:
+    text = "[[kernel]] void k(device int* out, threadgroup int* s [[threadgroup(0)]]) { out[0] = s[0]; }\n"
+    (tmp_path / "h.h").write_text(text, encoding="utf-8")
+    of_ours: dict[str, Any] = {"text": text}
+    for given in (of_ours, {"headers": ["h.h"], "root": tmp_path}):
+        with pytest.raises(
+            UserError, match=r"^k: the simulator gives a parameter no threadgroup memory, `threadgroup i"
+        ):
+            metal_kernel("k", [Instance("k")], **given)
+
+
 CONSTANTS = """
 constant bool doubled [[function_constant(3)]];
 [[kernel]] void k(device int* out [[buffer(0)]], uint i [[thread_position_in_grid]]) { out[i] = doubled ? 2 : 1; }
@@ -84,6 +141,14 @@ def test_function_constants() -> None:
         assert set(run(kernel, [0, out], (2, 1, 1), (2, 1, 1), shared_limit=0).outputs[0]) == {1 + value}
     with pytest.raises(SimulatorCompileError, match="function constant 3, doubled, is used and has no value"):
         build(metal_kernel("k", [Instance("k")], text=CONSTANTS))
+
+
+@pytest.mark.needs_metal_front
+def test_another_error_beside_a_function_constant_is_told_as_it_is() -> None:
+    text = CONSTANTS.replace(";\n[[kernel]]", '; static_assert(sizeof(doubled) == 2, "two bytes");\n[[kernel]]')
+    assert text != CONSTANTS
+    with pytest.raises(SimulatorCompileError, match=r"k\.metal:2:.* two bytes$"):
+        build(metal_kernel("k", [Instance("k")], text=text))
 
 
 @pytest.mark.needs_metal_front
@@ -123,57 +188,3 @@ def test_a_header_that_does_not_compile_names_the_mlx_that_does(tmp_path: Path) 
     ) as e:
         build(kernel)
     assert "\n" not in str(e.value)
-
-
-def test_metal_needs_clang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "find_cxx", lambda: Cxx(("g++",), "gcc", "g++ on PATH"))
-    library.compiler.cache_clear()
-    try:
-        assert library.compiler().family == "gcc"
-        with pytest.raises(MissingTool, match=r"Metal front needs clang, not the g\+\+ on PATH: pip install"):
-            library.compiler("metal")
-    finally:
-        library.compiler.cache_clear()
-
-
-def test_no_mlx_wheel_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "find_mlx_headers", lambda: None)
-    with pytest.raises(MissingTool, match=r"no MLX wheel .*: pip install -e '\.\[cpu\]'"):
-        source.mlx_headers()
-
-
-@dataclass(frozen=True)
-class Site(System):
-    """A machine that has these files and programs, and no other."""
-
-    paths: tuple[str, ...] = ()
-    programs: tuple[str, ...] = ()
-
-    def site_folders(self) -> list[str]:
-        return ["/site"]
-
-    def glob(self, pattern: str) -> list[str]:
-        return [path for path in self.paths if path == pattern]
-
-    def which(self, program: str) -> str | None:
-        return f"/usr/bin/{program}" if program in self.programs else None
-
-    def environ(self, name: str) -> str | None:
-        return None
-
-
-def test_doctor_says_what_metal_needs() -> None:
-    def said(system: Site) -> tuple[bool, str, str | None]:
-        finding = next(f for f in diagnose(system) if f.name == "simulator's Metal")
-        return finding.ok, finding.detail, finding.fix
-
-    zig, headers = "/site/ziglang/zig", "/site/mlx/include/mlx/backend/metal/kernels/quantized.h"
-    assert find_mlx_headers(Site(paths=(headers,))) == "/site/mlx/include"
-    assert said(Site(paths=(zig, headers))) == (
-        True,
-        "clang of the ziglang wheel, Metal headers of the MLX wheel",
-        None,
-    )
-    assert said(Site(paths=(headers,))) == (False, "needs clang, and there is no C++ compiler", CXX_FIX)
-    assert said(Site(paths=(headers,), programs=("g++",))) == (False, "needs clang, not the g++ on PATH", CXX_FIX)
-    assert said(Site(paths=(zig,))) == (False, "no MLX wheel with Metal headers", MLX_HEADERS_FIX)

@@ -15,10 +15,11 @@ from upstream_patch.correctness import metal_plants, metal_simulated
 from upstream_patch.correctness.metal_cover import (
     ALL,
     CASES,
-    FULL_FACTOR,
+    SEED,
     SPACES,
     SQUARE,
     MetalCase,
+    cases_of,
     metal_cover,
     uncovered_pairs,
 )
@@ -30,15 +31,15 @@ from upstream_patch.errors import UserError
 from upstream_patch.problem import Problem
 from upstream_patch.reference import make_inputs, round_to, ulp
 from upstream_patch.simulate import ORDERS, Kernel, Placement, Run
+from upstream_patch.simulate.metal.launches import How, run_accumulate, run_matmul
 from upstream_patch.simulate.metal.mutations import EQUIVALENT, PLANTS, mutable_kernel, without_each_barrier
 from upstream_patch.simulate.metal.stock import (
+    FAMILY,
     LAYOUTS,
-    How,
     Quantization,
     Route,
     make_operands,
-    run_accumulate,
-    run_nax,
+    stock_kernel,
 )
 
 SOME = (Quantization(4, 64, "bf16"), Quantization(3, 32, "f16"), Quantization(1, 128, "f32"))
@@ -61,9 +62,33 @@ def test_the_cover_has_every_quantization_and_every_pair() -> None:
         assert {(getattr(q, a), getattr(q, b)) for q in SQUARE} == {(getattr(q, a), getattr(q, b)) for q in ALL}
     assert cases == metal_cover()
     assert cases != metal_cover(seed=1)
-    full = metal_cover(full=True)
-    assert len(full) == FULL_FACTOR * len(cases)
-    assert all({c.quantization for c in full if c.route == route} == set(ALL) for route in ROUTES)
+
+
+@pytest.mark.needs_metal_front
+@pytest.mark.parametrize("seed", [SEED, 1])
+def test_the_cover_launches_every_instance_that_is_compiled(seed: int) -> None:
+    cases = metal_cover(seed=seed)
+    compiled = {(kernel.name, call) for kernel in kernels_of(cases) for call in kernel.instances}
+    assert len(compiled) == 63 * 8 + 21 * 11
+    launched = {
+        (stock_kernel(FAMILY[case.route], case.quantization).name, instance.call)
+        for case in cases
+        for instance in case.instances
+    }
+    assert launched == compiled
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_full_is_the_whole_cross_of_what_it_says(route: Route, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = replace(SPACES[route], m=SPACES[route].m[:2], n=SPACES[route].n[:3])
+    monkeypatch.setitem(SPACES, route, space)
+    cases = cases_of(route, full=True)
+    of_code = {(c.quantization, c.problem.m, c.problem.n, c.tile, c.layout) for c in cases}
+    assert of_code == set(product(ALL, space.m, space.n, space.tiles, space.layouts))
+    assert len(cases) == max(len(of_code), CASES[route])
+    steps = {c.problem.k // max(c.problem.group_size, 32) for c in cases}
+    assert len(steps) >= len(space.k)
+    assert {c.order for c in cases} == set(ORDERS)
 
 
 def some_cases() -> list[MetalCase]:
@@ -86,7 +111,7 @@ def test_what_must_not_matter_is_compared(monkeypatch: pytest.MonkeyPatch) -> No
     known = (*SOME, SQUARE[10])
     plain = [case for case in metal_cover() if case.quantization in known and case.distribution == "normal"]
     cases = {case.route: case for case in plain}
-    real: dict[str, Callable[..., Run]] = {"run_nax": run_nax, "run_accumulate": run_accumulate}
+    real: dict[str, Callable[..., Run]] = {"run_matmul": run_matmul, "run_accumulate": run_accumulate}
 
     def changed(name: str, only: int) -> Callable[..., Run]:
         calls = iter(range(9))
@@ -99,7 +124,7 @@ def test_what_must_not_matter_is_compared(monkeypatch: pytest.MonkeyPatch) -> No
 
         return call
 
-    monkeypatch.setattr(metal_simulated, "run_nax", changed("run_nax", 1))
+    monkeypatch.setattr(metal_simulated, "run_matmul", changed("run_matmul", 1))
     assert "the schedule, the tile, or what" in run_metal_case(cases["nax"]).failures[0]
     monkeypatch.setattr(metal_simulated, "run_accumulate", changed("run_accumulate", 0))
     assert "is not that of fp32 in their order" in run_metal_case(cases["splitk"]).failures[0]
@@ -175,6 +200,7 @@ def test_one_rounding_is_allowed_and_not_more() -> None:
     inputs = make_inputs(Problem(m=3, n=40, k=128, bits=1, dtype="bf16"), 1)
     weights = held_weights(inputs, True)
     assert np.array_equal(weights, round_to(inputs.weights(), "bf16"))
+    assert not np.array_equal(held_weights(inputs, False), weights)
     exact = inputs.x.astype(np.float64) @ weights.T
     right = round_to(exact, "bf16")
     assert judge(inputs, right, True) is None
@@ -183,15 +209,25 @@ def test_one_rounding_is_allowed_and_not_more() -> None:
     assert "1 of 120 elements are past one rounding of the fp64 reference, first m=1 n=7" in str(
         judge(inputs, wrong, True)
     )
-    wrong[1, 7] = np.nan
-    assert judge(inputs, wrong, True) is not None
+    for never in (np.nan, np.inf, -np.inf):
+        wrong[1, 7] = never
+        assert judge(inputs, wrong, True) is not None
     assert "norm error" in str(judge(inputs, exact + 0.49 * ulp(exact, "bf16"), True))
+
+
+def test_sums_in_fp32_may_wander_and_no_further() -> None:
+    inputs = make_inputs(Problem(m=3, n=40, k=128, bits=4, dtype="f32"), 1)
+    weights, x = held_weights(inputs, True), inputs.x.astype(np.float64)
+    exact, size = x @ weights.T, np.abs(x) @ np.abs(weights).T
+    wandering = 2.0**-23 * ((4 + 128 / 16) * np.abs(exact) + 4 * size / np.sqrt(128))
+    assert judge(inputs, round_to(exact + wandering, "f32"), True) is None
+    assert "norm error" in str(judge(inputs, round_to(exact + 3 * wandering, "f32"), True))
 
 
 @pytest.mark.needs_metal_front
 def test_nan_x_gives_nan_in_its_row_only() -> None:
     operands = make_operands(Problem(m=33, n=64, k=64), seed=2, distribution="nan_row")
-    result = run_nax(operands, 64, Placement())
+    result = run_matmul("nax", operands, 64, Placement())
     assert result.report.faults == ()
     bad = np.isnan((result.outputs[0][0].astype(np.uint32) << 16).view(np.float32))
     assert list(np.flatnonzero(bad.all(axis=1))) == list(np.flatnonzero(bad.any(axis=1))) == [16]

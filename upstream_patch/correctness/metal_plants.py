@@ -12,6 +12,7 @@ from upstream_patch.correctness.outcome import Outcome
 from upstream_patch.correctness.stock_metal import judge
 from upstream_patch.reference import from_bits
 from upstream_patch.simulate import Kernel, Placement
+from upstream_patch.simulate.metal.launches import How, run_accumulate, run_matmul
 from upstream_patch.simulate.metal.mutations import (
     PLANTS,
     PROBLEMS,
@@ -21,16 +22,7 @@ from upstream_patch.simulate.metal.mutations import (
     mutable_kernel,
     without_each_barrier,
 )
-from upstream_patch.simulate.metal.stock import (
-    How,
-    Operands,
-    Route,
-    make_operands,
-    run_accumulate,
-    run_nax,
-    run_splitk,
-    run_wide,
-)
+from upstream_patch.simulate.metal.stock import Operands, Route, make_operands
 
 ROUTES: tuple[Route, ...] = get_args(Route)
 WITHOUT_BARRIER = ("race", "unwritten read")
@@ -45,13 +37,10 @@ def _operands(route: Route) -> Operands:
 
 def shown(route: Route, kernel: Kernel, how: How | None = None) -> tuple[str | None, NDArray[Any] | None]:
     """The kind of fault that a kernel shows, or None; and its output, where it came to one."""
-    operands, tile, given = _operands(route), TILES[route], how or {}
-    if route == "splitk":
-        run = run_splitk(operands, tile, _WHERE, given, kernel)
-        if not run.report.faults:
-            run = run_accumulate(operands.problem, run.outputs[0], given, kernel, at_end=True)
-    else:
-        run = (run_nax if route == "nax" else run_wide)(operands, tile, _WHERE, given, kernel)
+    operands = _operands(route)
+    run = run_matmul(route, operands, TILES[route], _WHERE, how, kernel)
+    if route == "splitk" and not run.report.faults:
+        run = run_accumulate(operands.problem, run.outputs[0], how, kernel, at_end=True)
     if run.report.faults:
         return run.report.faults[0].kind, None
     bits = run.outputs[0].reshape(operands.problem.m, operands.problem.n)

@@ -10,20 +10,9 @@ from upstream_patch.correctness.metal_cover import MetalCase
 from upstream_patch.correctness.outcome import Outcome, outcome_of
 from upstream_patch.correctness.stock_metal import judge
 from upstream_patch.reference import F64, from_bits
-from upstream_patch.simulate import Kernel, Run
-from upstream_patch.simulate.metal.stock import (
-    FAMILY,
-    NAX_TILE,
-    SPLITK_TILE,
-    How,
-    Operands,
-    make_operands,
-    run_accumulate,
-    run_nax,
-    run_splitk,
-    run_wide,
-    stock_kernel,
-)
+from upstream_patch.simulate import Kernel
+from upstream_patch.simulate.metal.launches import How, run_accumulate, run_matmul
+from upstream_patch.simulate.metal.stock import FAMILY, make_operands, stock_kernel
 from upstream_patch.simulate.small_m import to_bits
 
 
@@ -33,29 +22,6 @@ def kernels_of(cases: Sequence[MetalCase]) -> list[Kernel]:
     return [stock_kernel(*each) for each in wanted]
 
 
-def _matmul(case: MetalCase, operands: Operands, tile: int, how: How) -> Run:
-    where = case.placement
-    match case.route:
-        case "nax":
-            return run_nax(operands, tile, where, how)
-        case "wide":
-            return run_wide(operands, tile, where, how)
-        case _:
-            return run_splitk(operands, tile, where, how)
-
-
-def _tiles(case: MetalCase, tile: int) -> int:
-    """Threadgroups of the case's matmul."""
-    p, batch = case.problem, len(case.layout.indices(case.layout.x))
-    match case.route:
-        case "nax":
-            return batch * -(-p.m // tile) * -(-p.n // NAX_TILE)
-        case "wide":
-            return batch * -(-p.m // tile) * -(-p.n // 8)
-        case _:
-            return tile * -(-p.m // SPLITK_TILE) * -(-p.n // SPLITK_TILE)
-
-
 def run_metal_case(case: MetalCase) -> Outcome:
     """Two launches: two schedules, two fills of threadgroup memory, two tile sizes. Never raises for a fault.
 
@@ -63,9 +29,13 @@ def run_metal_case(case: MetalCase) -> Outcome:
     """
     operands = make_operands(case.problem, case.layout, case.seed, case.distribution)
     common: How = {"seed": case.seed, "sums": case.sums}
-    first = _matmul(case, operands, case.tile, {**common, "order": case.order, "fill": case.fill})
-    other = _matmul(case, operands, case.other_tile, {**common, "order": case.other_order, "fill": case.fill ^ 0xFF})
-    runs = [first, other]
+    hows: tuple[How, How] = (
+        {**common, "order": case.order, "fill": case.fill},
+        {**common, "order": case.other_order, "fill": case.fill ^ 0xFF},
+    )
+    tiles = (case.tile, case.other_tile)
+    runs = [run_matmul(case.route, operands, tile, case.placement, how) for tile, how in zip(tiles, hows, strict=True)]
+    first, other = runs
     failures = [f"{case.id}, run {i}: {fault}" for i, run in enumerate(runs, 1) for fault in run.report.faults]
     if not failures and first.outputs[0].tobytes() != other.outputs[0].tobytes():
         failures.append(f"{case.id}: the schedule, the tile, or what threadgroup memory held before changes the output")
@@ -86,8 +56,7 @@ def run_metal_case(case: MetalCase) -> Outcome:
         values = from_bits(result, case.problem.dtype)
         wrong = [judge(inputs, values[i], case.route != "wide") for i, inputs in enumerate(operands.batch)]
         failures += [f"{case.id}, matrix {i}: {why}" for i, why in enumerate(wrong) if why is not None]
-    tiles = _tiles(case, case.tile) + _tiles(case, case.other_tile)
-    return outcome_of(runs, tiles, failures)
+    return outcome_of(runs, sum(launch.groups for launch in case.launches), failures)
 
 
 def _same_values(a: np.ndarray, b: np.ndarray, case: MetalCase) -> bool:

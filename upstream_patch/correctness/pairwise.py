@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 
 
-def pairwise(levels: Sequence[int], count: int, seed: int) -> Iterator[list[int]]:
+def pairwise(
+    levels: Sequence[int], count: int, seed: int, fixed: Sequence[Mapping[int, int]] = ()
+) -> Iterator[list[int]]:
     """``count`` rows of one level a factor, all pairs among them as far as that allows: each is the best of a few.
 
-    ``levels`` is how many each factor has. The same rows for the same seed.
+    ``levels`` is how many each factor has; the first rows have the levels of ``fixed``, by factor. The same rows for
+    the same seed.
     """
     rng = random.Random(seed)
     pairs = list(combinations(range(len(levels)), 2))
     missing = {(a, b): set(product(range(levels[a]), range(levels[b]))) for a, b in pairs}
-    for _ in range(count):
+    for number in range(count):
+        given = fixed[number] if number < len(fixed) else {}
         best, gain = [rng.randrange(each) for each in levels], -1
         for _ in range(4):
             row = [rng.randrange(each) for each in levels]
             # begin from a pair that no row has yet
             for a, b in [pair for pair in rng.sample(pairs, 3) if missing[pair]][:1]:
                 row[a], row[b] = min(missing[a, b])
+            for factor, level in given.items():
+                row[factor] = level
             new = sum((row[a], row[b]) in missing[a, b] for a, b in pairs)
             if new > gain:
                 best, gain = row, new

@@ -17,6 +17,7 @@ from upstream_patch.correctness.run import Progress
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.simulate import Kernel, compiler
 from upstream_patch.simulate.library import build
+from upstream_patch.simulate.metal.source import metal_compiler
 
 _THREADS = "OPENBLAS_NUM_THREADS"
 STRICT = "UPSTREAM_PATCH_STRICT"
@@ -90,7 +91,7 @@ def cuda_front(full: bool, seed: int | None) -> Front:
 
 def metal_front(full: bool, seed: int | None) -> Front:
     """Raises MissingTool without clang or an MLX wheel, UserError where its headers are not those that are known."""
-    compiler("metal")
+    metal_compiler()
     cases = metal_cover.metal_cover(full, metal_cover.SEED if seed is None else seed)
     kernels = [*metal_simulated.kernels_of(cases), *metal_plants.kernels()]
     return Front("MLX's Metal kernels", cases, metal_simulated.run_metal_case, metal_plants.find_metal_plants, kernels)

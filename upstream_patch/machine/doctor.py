@@ -15,6 +15,7 @@ from upstream_patch.machine.toolchain import (
     NVDISASM_FIX,
     NVRTC_FIX,
     find_cxx,
+    find_metal_cxx,
     find_mlx_headers,
     find_nvdisasm,
     find_nvrtc,
@@ -188,10 +189,9 @@ def _simulator(system: System) -> Finding:
 def _simulator_metal(system: System) -> Finding:
     """What Metal kernels need more than CUDA ones: clang's address spaces and vectors, and MLX's headers."""
     name, enables = "simulator's Metal", "simulate: MLX's Metal kernels on a CPU"
-    cxx, headers = find_cxx(system), find_mlx_headers(system)
-    if cxx is None or cxx.family == "gcc":
-        has = f"needs clang, not the {cxx.origin}" if cxx else "needs clang, and there is no C++ compiler"
-        return Finding(name, False, has, enables, CXX_FIX)
+    cxx, headers = find_metal_cxx(system), find_mlx_headers(system)
+    if isinstance(cxx, str):
+        return Finding(name, False, cxx, enables, CXX_FIX)
     if headers is None:
         return Finding(name, False, "no MLX wheel with Metal headers", enables, MLX_HEADERS_FIX)
     return Finding(name, True, f"clang of the {cxx.origin}, Metal headers of the MLX wheel", enables)

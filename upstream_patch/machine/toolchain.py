@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -95,3 +96,26 @@ def find_cxx(system: System | None = None) -> Cxx | None:
         if path is not None:
             return Cxx((path,), family, f"{program} on PATH")
     return None
+
+
+CLANG_NEEDED = 19
+"""Of the simulator's Metal front: 19 and 22 find every planted fault; those of older ziglang wheels do not link."""
+_APPLE_CLANG_NEEDED = 17
+"""Apple counts its own versions: this one is made from LLVM 19."""
+
+
+def find_metal_cxx(system: System | None = None) -> Cxx | str:
+    """``find_cxx``, where that is a clang new enough for Metal kernels on a CPU; else what it needs, in words."""
+    system = system or System()
+    cxx = find_cxx(system)
+    if cxx is None:
+        return "needs clang, and there is no C++ compiler"
+    if cxx.family == "gcc":
+        return f"needs clang, not the {cxx.origin}"
+    version = re.search(r"(Apple )?clang version (\d+)", system.run([*cxx.command, "--version"]).out)
+    if version is None:
+        return f"needs clang {CLANG_NEEDED} or newer, and the {cxx.origin} does not say its version"
+    needed = _APPLE_CLANG_NEEDED if version[1] else CLANG_NEEDED
+    if int(version[2]) < needed:
+        return f"needs {version[1] or ''}clang {needed} or newer, not the {version[2]} of the {cxx.origin}"
+    return cxx

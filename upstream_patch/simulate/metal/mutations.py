@@ -34,7 +34,7 @@ TILES: dict[Route, int] = {"nax": 64, "wide": 5, "splitk": 2}
 def mutable_kernel(route: Route) -> Kernel:
     """Only what ``PROBLEMS`` needs of a route's library, so that a changed copy compiles in a second."""
     problem = PROBLEMS[route]
-    q = Quantization(problem.bits, problem.group_size, problem.dtype)
+    q = Quantization.of(problem)
     instances: dict[Route, tuple[Instance, ...]] = {
         "nax": (q.nax(False, False, TILES["nax"]),),
         "wide": (q.wide(TILES["wide"], False),),
@@ -43,17 +43,23 @@ def mutable_kernel(route: Route) -> Kernel:
     return metal_kernel(f"{route}_to_break", instances[route], headers=HEADERS[FAMILY[route]])
 
 
+def _text(kernel: Kernel, file: str) -> str:
+    if file not in kernel.files:
+        raise UserError(f"MLX's headers do not include {file}: the mutations fit those of {KNOWN_MLX}")
+    return kernel.files[file]
+
+
 def _body(text: str, signature: str) -> tuple[int, int]:
     """From the signature to the end of the function's body."""
     start = text.find(signature)
     if start < 0:
         raise UserError(f"MLX's headers have no `{signature}`: the mutations fit those of {KNOWN_MLX}")
     depth = 0
-    for at in range(text.index("{", start), len(text)):
+    for at in range(start, len(text)):
         depth += (text[at] == "{") - (text[at] == "}")
-        if depth == 0:
+        if depth == 0 and text[at] == "}":
             return start, at
-    raise UserError(f"`{signature}` has no end")
+    raise UserError(f"`{signature}` in MLX's headers has no whole body: the mutations fit those of {KNOWN_MLX}")
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class MetalPlant:
     occurrence: int = 0
 
     def apply(self, kernel: Kernel) -> Kernel:
-        text = kernel.files[self.file]
+        text = _text(kernel, self.file)
         start = _body(text, self.signature)[0] if self.signature else 0
         return kernel.edited(self.name, self.file, self.old, self.new, text.count(self.old, 0, start) + self.occurrence)
 
@@ -197,7 +203,7 @@ def without_each_barrier(route: Route, kernel: Kernel) -> tuple[MetalBarrier, ..
     """Every barrier in the functions that the route's kernel runs through, one deleted at a time."""
     found = []
     for file, signature in _FUNCTIONS[route]:
-        text = kernel.files[file]
+        text = _text(kernel, file)
         for number, match in enumerate(_ANY_BARRIER.finditer(text, *_body(text, signature))):
             line = text.count("\n", 0, match.start()) + 1
             occurrence = text.count(match.group(), 0, match.start())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.machine import MLX_HEADERS_FIX, find_mlx_headers
+from upstream_patch.machine import CXX_FIX, MLX_HEADERS_FIX, Cxx, find_metal_cxx, find_mlx_headers
 from upstream_patch.simulate.metal.lower import Constant, lower, lowered_headers, parameters
 from upstream_patch.simulate.source import ARENA, Kernel
 
@@ -22,6 +22,14 @@ class Instance:
     @property
     def call(self) -> str:
         return f"{self.function}<{self.arguments}>" if self.arguments else self.function
+
+
+def metal_compiler() -> Cxx:
+    """Raises MissingTool where there is no clang, or one that is too old."""
+    found = find_metal_cxx()
+    if isinstance(found, str):
+        raise MissingTool(f"the simulator's Metal front {found}", CXX_FIX)
+    return found
 
 
 def mlx_headers() -> Path:

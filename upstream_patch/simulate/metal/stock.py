@@ -1,22 +1,21 @@
-"""MLX's own quantized matmul kernels for Metal: which libraries they make, and how MLX's host code launches them."""
+"""MLX's own quantized matmul kernels for Metal: which libraries they make, and what operands they take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from upstream_patch.problem import DType, Problem
 from upstream_patch.reference import Distribution, Inputs, make_inputs
-from upstream_patch.simulate.api import CHECKS, Buffer, Check, Order, Run, Sums, run
+from upstream_patch.simulate.api import Buffer
 from upstream_patch.simulate.metal.source import Instance, metal_kernel
-from upstream_patch.simulate.small_m import Placement, to_bits
+from upstream_patch.simulate.small_m import to_bits
 from upstream_patch.simulate.source import Kernel
 
 Array = NDArray[Any]
@@ -25,8 +24,6 @@ Family = Literal["nax", "vector"]
 Route = Literal["nax", "wide", "splitk"]
 """``affine_qmm_t_nax``; ``affine_qmv_wide``; ``affine_qmm_t_splitk``, whose parts ``steel_gemm_splitk_accum`` adds."""
 FAMILY: dict[Route, Family] = {"nax": "nax", "wide": "vector", "splitk": "vector"}
-SHARED_LIMIT = 32 * 1024
-"""Threadgroup memory of every Apple GPU, in bytes."""
 TYPES: dict[DType, str] = {"bf16": "bfloat16_t", "f16": "float16_t", "f32": "float"}
 NAX_ROWS = (64, 32)
 """BM: rows of a threadgroup's tile. MLX takes 32 where M is at most 32."""
@@ -34,7 +31,8 @@ NAX_TILE = 64
 SPLITK_TILE = 32
 VECTORS = (2, 3, 4, 5)
 """Rows of x that a threadgroup of qmv_wide takes."""
-_K_LANES = 8
+K_LANES = 8
+"""Lanes of qmv_wide that share one output."""
 _FOLDER = "mlx/backend/metal/kernels"
 HEADERS: dict[Family, tuple[str, ...]] = {
     "nax": tuple(f"{_FOLDER}/{name}" for name in ("utils.h", "steel/utils.h", "steel/gemm/nax.h", "quantized_nax.h")),
@@ -63,6 +61,10 @@ class Quantization:
     group_size: int
     dtype: DType
 
+    @staticmethod
+    def of(problem: Problem) -> Quantization:
+        return Quantization(problem.bits, problem.group_size, problem.dtype)
+
     @property
     def arguments(self) -> str:
         return f"{TYPES[self.dtype]}, {self.group_size}, {self.bits}"
@@ -73,7 +75,7 @@ class Quantization:
         return Instance("affine_qmm_t_nax", f"{self.arguments}, {_word(aligned)}, {_word(batched)}, {tile}")
 
     def wide(self, vectors: int, batched: bool) -> Instance:
-        return Instance("affine_qmv_wide", f"{self.arguments}, {vectors}, {_K_LANES}, {_word(batched)}")
+        return Instance("affine_qmv_wide", f"{self.arguments}, {vectors}, {K_LANES}, {_word(batched)}")
 
     def splitk(self, aligned: bool) -> Instance:
         """``aligned``: N is a multiple of 32."""
@@ -184,125 +186,3 @@ def make_operands(
     count = {name: max(layout.indices(getattr(layout, name))) + 1 for name in ("x", "w")}
     made = [make_inputs(problem, seed + i, distribution) for i in range(max(count.values()))]
     return Operands(problem, layout, tuple(made[: count["x"]]), tuple(made[: count["w"]]))
-
-
-class How(TypedDict, total=False):
-    """How a launch is scheduled, as ``run`` takes it."""
-
-    seed: int
-    order: Order
-    sums: Sums
-    fill: int
-    checks: Sequence[Check]
-
-
-def _quantization(problem: Problem) -> Quantization:
-    return Quantization(problem.bits, problem.group_size, problem.dtype)
-
-
-def _output(shape: tuple[int, ...], dtype: DType, at_end: bool) -> Buffer:
-    return Buffer(np.empty(shape, np.uint32 if dtype == "f32" else np.uint16), output=True, at_end=at_end)
-
-
-def _inputs(operands: Operands, where: Placement) -> list[Buffer | int | None]:
-    """Weights, scales, biases, x: in the kernels' order."""
-    x, packed, scales, biases = (
-        Buffer(data, at_end=where.at_end, offset=offset)
-        for data, offset in zip(operands.arrays(), where.offsets, strict=True)
-    )
-    return [packed, scales, biases, x]
-
-
-def _arguments(operands: Operands, where: Placement) -> list[Buffer | int | None]:
-    """Of the kernels that take a batch."""
-    p = operands.problem
-    out = _output((len(operands.batch), p.m, p.n), p.dtype, where.at_end)
-    return [*_inputs(operands, where), out, p.k, p.n, p.m, *operands.batch_arguments()]
-
-
-def _launch(
-    kernel: Kernel,
-    instance: Instance,
-    arguments: Sequence[Buffer | int | None],
-    grid: tuple[int, int, int],
-    group: tuple[int, int, int],
-    how: How,
-) -> Run:
-    return run(
-        kernel,
-        [kernel.instances.index(instance.call), *arguments],
-        grid,
-        group,
-        shared_limit=SHARED_LIMIT,
-        **{"checks": CHECKS, **how},  # type: ignore[arg-type]
-    )
-
-
-def run_nax(
-    operands: Operands, rows: int, where: Placement, how: How | None = None, kernel: Kernel | None = None
-) -> Run:
-    """``affine_qmm_t_nax`` with tiles of ``rows``: K a multiple of 64. The output is [batch, M, N] of stored bits.
-
-    ``kernel`` takes the place of the stock one, for mutations.
-    """
-    p, q = operands.problem, _quantization(operands.problem)
-    return _launch(
-        kernel or stock_kernel("nax", q),
-        q.nax(p.n % NAX_TILE == 0, bool(operands.layout.shape), rows),
-        _arguments(operands, where),
-        (-(-p.n // NAX_TILE), -(-p.m // rows), len(operands.batch)),
-        (32, 2, 2),
-        how or {},
-    )
-
-
-def run_wide(
-    operands: Operands, vectors: int, where: Placement, how: How | None = None, kernel: Kernel | None = None
-) -> Run:
-    """``affine_qmv_wide``, ``vectors`` rows of x a threadgroup. The output is [batch, M, N] of stored bits."""
-    p, q = operands.problem, _quantization(operands.problem)
-    results = 2 * 32 // _K_LANES
-    return _launch(
-        kernel or stock_kernel("vector", q),
-        q.wide(vectors, bool(operands.layout.shape)),
-        _arguments(operands, where),
-        (-(-p.m // vectors), -(-p.n // results), len(operands.batch)),
-        (32, 2, 1),
-        how or {},
-    )
-
-
-def run_splitk(
-    operands: Operands, parts: int, where: Placement, how: How | None = None, kernel: Kernel | None = None
-) -> Run:
-    """``affine_qmm_t_splitk``: K is a multiple of ``parts`` x max(32, group). The output is [parts, M, N] in fp32."""
-    p, q = operands.problem, _quantization(operands.problem)
-    out = Buffer(np.empty((parts, p.m, p.n), np.float32), output=True, at_end=where.at_end)
-    return _launch(
-        kernel or stock_kernel("vector", q),
-        q.splitk(p.n % SPLITK_TILE == 0),
-        [*_inputs(operands, where), out, p.k, p.n, p.m, p.k // parts, p.m * p.n],
-        (-(-p.n // SPLITK_TILE), -(-p.m // SPLITK_TILE), parts),
-        (32, 2, 2),
-        how or {},
-    )
-
-
-def run_accumulate(
-    problem: Problem, partials: Array, how: How | None = None, kernel: Kernel | None = None, at_end: bool = False
-) -> Run:
-    """``steel_gemm_splitk_accum`` on partials [parts, M, N] in fp32. The output is [M, N] of stored bits.
-
-    One lane an output: the grid ends where the output does, as Metal's non-uniform threadgroups do.
-    """
-    p, q = problem, _quantization(problem)
-    out = _output((p.m, p.n), p.dtype, at_end)
-    width = max(w for w in range(1, 65) if p.n % w == 0)
-    return _launch(
-        kernel or stock_kernel("vector", q),
-        q.accumulate(),
-        [Buffer(partials, at_end=at_end), out, len(partials), p.m * p.n, p.n],
-        (p.n // width, p.m, 1),
-        (width, 1, 1),
-        how or {},
-    )

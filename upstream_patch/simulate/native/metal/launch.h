@@ -40,6 +40,10 @@ inline Dim3 built_in(int which) {
   }
 }
 
+template <typename T, int kCount>
+constexpr bool is_vector_of =
+    std::is_same_v<T, metal::vec<ushort, kCount>> || std::is_same_v<T, metal::vec<uint, kCount>>;
+
 template <typename T>
 T parameter(int kind, void* const* arguments) {
   if constexpr (std::is_pointer_v<T>) {
@@ -48,12 +52,13 @@ T parameter(int kind, void* const* arguments) {
     return *(std::remove_reference_t<T>*)arguments[kind];
   } else {
     const Dim3 v = built_in(kind);
-    if constexpr (sizeof(T) <= sizeof(unsigned)) {
+    if constexpr (std::is_same_v<T, ushort> || std::is_same_v<T, uint>) {
       return static_cast<T>(v.x);
-    } else if constexpr (sizeof(T) == 2 * sizeof(unsigned)) {
-      return T{v.x, v.y};
+    } else if constexpr (is_vector_of<T, 2>) {
+      return metal::lane_sim_vector<T>(v.x, v.y);
     } else {
-      return T{v.x, v.y, v.z};
+      static_assert(is_vector_of<T, 3>, "a built-in value is a ushort or uint, or two or three of them");
+      return metal::lane_sim_vector<T>(v.x, v.y, v.z);
     }
   }
 }

@@ -28,7 +28,7 @@ struct execution_simdgroup {};
 template <typename T>
 struct lane_sim_exchange {
   T value, result;
-  int from; // the lane whose value this one takes; its own where there is no such lane
+  int from; // the lane whose value this one takes; its own where there is none, as up and down have it
 };
 
 template <typename T>
@@ -81,13 +81,23 @@ struct lane_sim_max {
   }
 };
 
+// Of a lane that there is not: Metal does not say what comes, here all bits are 1, NaN in every float.
+template <typename T>
+T lane_sim_shuffle_of(const char* what, T value, unsigned from, lane_sim::Site site) {
+  T taken = lane_sim_shuffle(what, value, static_cast<int>(from), site);
+  if (from >= lane_sim::kWarp) {
+    __builtin_memset(&taken, 0xFF, sizeof(T));
+  }
+  return taken;
+}
+
 template <typename T>
 T simd_shuffle(T value, ushort lane, LANE_SIM_SITE) {
-  return lane_sim_shuffle("simd_shuffle", value, lane, site);
+  return lane_sim_shuffle_of("simd_shuffle", value, lane, site);
 }
 template <typename T>
 T simd_shuffle_xor(T value, ushort mask, LANE_SIM_SITE) {
-  return lane_sim_shuffle("simd_shuffle_xor", value, static_cast<int>(lane_sim::lane_in_warp() ^ mask), site);
+  return lane_sim_shuffle_of("simd_shuffle_xor", value, lane_sim::lane_in_warp() ^ mask, site);
 }
 template <typename T>
 T simd_shuffle_down(T value, ushort delta, LANE_SIM_SITE) {
@@ -141,7 +151,8 @@ lane_sim::Fragment lane_sim_fragment(const T (&elements)[kCount]) {
 template <typename T, int kRows, int kColumns>
 struct simdgroup_matrix {
   static_assert(kRows == 8 && kColumns == 8, "a simdgroup_matrix is 8 x 8");
-  vec<T, 2> elements;
+  // NaN at birth, so that an element the kernel forgets shows in the result.
+  vec<T, 2> elements = static_cast<T>(__builtin_nanf(""));
   vec<T, 2>& thread_elements() {
     return elements;
   }

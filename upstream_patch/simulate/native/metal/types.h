@@ -25,6 +25,10 @@ using ulong = unsigned long;
 #define thread
 #define METAL_FUNC inline __attribute__((always_inline))
 
+// Metal has none.
+using lane_sim_double __attribute__((unavailable("Metal has no double"))) = double;
+#define double lane_sim_double
+
 namespace metal {
 
 template <typename T, int kCount>
@@ -130,13 +134,14 @@ struct numeric_limits<bfloat> {
   }
 };
 
+// Of a number and NaN, the number: only a NaN is unequal to itself.
 template <typename T>
 METAL_FUNC constexpr T min(T a, T b) {
-  return b < a ? b : a;
+  return b < a || a != a ? b : a;
 }
 template <typename T>
 METAL_FUNC constexpr T max(T a, T b) {
-  return a < b ? b : a;
+  return a < b || a != a ? b : a;
 }
 template <typename T>
 METAL_FUNC constexpr T clamp(T v, T low, T high) {
@@ -169,8 +174,15 @@ METAL_FUNC float fmin(float a, float b) {
 METAL_FUNC float fmax(float a, float b) {
   return __builtin_fmaxf(a, b);
 }
-METAL_FUNC float abs(float v) {
-  return __builtin_fabsf(v);
+// Of integers too, each in its own type. The least one has no opposite and stays as it is.
+template <typename T>
+METAL_FUNC T abs(T v) {
+  if constexpr (std::is_integral_v<T>) {
+    using Unsigned = std::make_unsigned_t<T>;
+    return v < 0 ? static_cast<T>(Unsigned{0} - static_cast<Unsigned>(v)) : v;
+  } else {
+    return static_cast<T>(__builtin_fabsf(static_cast<float>(v)));
+  }
 }
 METAL_FUNC bool isnan(float v) {
   return __builtin_isnan(v);
@@ -180,6 +192,10 @@ METAL_FUNC bool isinf(float v) {
 }
 
 } // namespace metal
+
+// What the lowering makes of a function constant without a value: what uses it does not link, and the linker names it.
+#define LANE_SIM_NO_VALUE(type, name, number) \
+  extern const type name __asm__("lane_sim_function_constant_" #number "_" #name)
 
 namespace lane_sim {
 
