@@ -86,18 +86,6 @@ inline u32 multiply_bf16(u32 a, u32 b) {
   return pack_bf16(low_bf16(a) * low_bf16(b), high_bf16(a) * high_bf16(b));
 }
 
-// 22 bits of a product are exact in fp32; a sum is rounded to fp64 and fp32 on the way, which is exact for v * 0 + w.
-inline u32 fma_f16(u32 a, u32 b, u32 c) {
-  const auto value = [](u32 v) { return __half2float(__ushort_as_half(static_cast<unsigned short>(v))); };
-  const auto one = [&](u32 x, u32 y, u32 z) {
-    return static_cast<u32>(__float2half(fma_once(value(x), value(y), value(z))).bits);
-  };
-  return one(a & 0xFFFF, b & 0xFFFF, c & 0xFFFF) | one(a >> 16, b >> 16, c >> 16) << 16;
-}
-inline u32 multiply_f16(u32 a, u32 b) {
-  return fma_f16(a, b, 0x80008000); // -0
-}
-
 // The sum is exact, or differs from c by less than f16 can tell; to odd, so that rounding again rounds once.
 inline u32 fma_f16(u32 a, u32 b, u32 c) {
   const auto value = [](u32 x) {
@@ -112,6 +100,9 @@ inline u32 fma_f16(u32 a, u32 b, u32 c) {
     return static_cast<u32>(__float2half(odd).bits);
   };
   return one(a & 0xFFFF, b & 0xFFFF, c & 0xFFFF) | one(a >> 16, b >> 16, c >> 16) << 16;
+}
+inline u32 multiply_f16(u32 a, u32 b) {
+  return fma_f16(a, b, 0x80008000); // -0
 }
 
 inline u32 f16_from_e4m3(u32 two) {
