@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.machine import CXX_FIX, Cxx, find_cxx
+from upstream_patch.machine import CXX_FIX, Cxx, find_cxx, find_metal_cxx
 from upstream_patch.simulate.source import KNOWN_MLX, Front, Kernel
 
 NATIVE = Path(__file__).parent / "native"
@@ -116,8 +116,8 @@ def compiler(front: Front = "cuda") -> Cxx:
     found = find_cxx()
     if found is None:
         raise MissingTool("no C++ compiler for the lane simulator", CXX_FIX)
-    if front == "metal" and found.family == "gcc":
-        raise MissingTool(f"the simulator's Metal front needs clang, not the {found.origin}", CXX_FIX)
+    if front == "metal" and isinstance(needs := find_metal_cxx(), str):
+        raise MissingTool(f"the simulator's Metal front {needs}", CXX_FIX)
     return found
 
 
