@@ -105,6 +105,7 @@ def test_gcc_has_no_metal_front(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_library_is_not_built_with_gcc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "find_cxx", lambda: Cxx(("g++",), "gcc", "g++ on PATH"))
+    monkeypatch.setattr(library, "find_metal_cxx", lambda: find_metal_cxx(Site(programs=("g++",))))
     library.compiler.cache_clear()
     try:
         assert library.compiler().family == "gcc"
