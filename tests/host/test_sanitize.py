@@ -116,6 +116,8 @@ def test_a_blind_tool_stops_the_run(fake: Fake, plant: exact.Plant, how: str) ->
         (1, f"Traceback\n{CLEAN['memcheck']}", "did not come to its end"),
         (0, f"launches: {PLANNED - 1}, wrong: 0\n{CLEAN['memcheck']}", "planned were"),
         (9, f"{COUNT}\n{CLEAN['memcheck']}", "exit code 9"),
+        (0, f"{COUNT}\n{CLEAN['memcheck']}", "nothing of itself"),
+        (0, f"========= COMPUTE-SANITIZER\n========= Internal error\n{COUNT}\n{CLEAN['memcheck']}", "Internal error"),
         (0, f"{COUNT}\n{FAULTY['memcheck']}", "exit code 0 and 3 errors"),
     ],
 )
@@ -157,6 +159,21 @@ def test_what_a_stopped_tool_started_ends_with_it(tmp_path: Path) -> None:
     else:
         pytest.fail("what the tool started is still there")
     os.close(reader)
+
+
+def test_a_run_that_fails_ends_the_others(tmp_path: Path) -> None:
+    """As Ctrl-C does: what waits for a tool must not wait for its time limit."""
+    tool = tmp_path / "cs"
+    tool.write_text("#!/bin/sh\n[ $1 = --version ] && echo Version 1.0 && exit\n[ $2 = memcheck ] || exec sleep 60\n")
+    tool.chmod(0o755)
+    start = time.monotonic()
+    with pytest.raises(SanitizerFailed, match="memcheck printed 0 summaries"):
+        sanitize.sanitize(device=H200, program=str(tool), build=lambda *_: None, progress=_first_fails)
+    assert time.monotonic() - start < 30
+
+
+def _first_fails(done: int, total: int, name: str) -> None:
+    raise SanitizerFailed(f"{name.removesuffix('.log')} printed 0 summaries")
 
 
 def test_a_missing_program_has_a_way_out() -> None:

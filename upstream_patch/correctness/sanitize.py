@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event
 
 import upstream_patch
 from upstream_patch import kernels
@@ -47,12 +49,24 @@ PLANT_TIMEOUT_S = 90
 AT_ONCE = 4
 """Processes that share the GPU. Nothing is timed here."""
 _SOUND = re.compile(r"^launches: (\d+), wrong: (\d+)$", re.MULTILINE)
+_TOOLS_OWN = re.compile(r"^=========.*$", re.MULTILINE)
+_HEADER = "========= COMPUTE-SANITIZER"
+_CLEAN = {
+    _HEADER,
+    "========= ERROR SUMMARY: 0 errors",
+    "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)",
+    "========= LEAK SUMMARY: 0 bytes leaked in 0 allocations",
+}
+"""All that a tool says of a run in which it found nothing."""
 _OUTPUT = re.compile(r"^output (\d+): ([0-9a-f]{64})$", re.MULTILINE)
 _WRONG = re.compile(r"^wrong: .*$", re.MULTILINE)
 _ERRORS = re.compile(r"^========= ERROR SUMMARY: (\d+) errors?\r?$", re.MULTILINE)
 _HAZARDS = re.compile(
     r"^========= RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) errors?, (\d+) warnings?\)\r?$", re.MULTILINE
 )
+_running: set[int] = set()
+"""Process groups that ``_run`` started and that have not ended."""
+_stopping = Event()
 Runner = Callable[[Sequence[str], float], "subprocess.CompletedProcess[str]"]
 """Called with the command and its time limit, s."""
 Progress = Callable[[int, int, str], None]
@@ -97,6 +111,10 @@ def read_sound(tool: Tool, code: int, said: str, planned: int) -> SanitizerRun:
         raise SanitizerFailed(f"{launches} launches under {tool}, planned were {planned}")
     if code not in ({ERROR_EXIT} if errors else {0, ERROR_EXIT} if warnings else {0}):
         raise SanitizerFailed(f"{tool} ended with exit code {code} and {errors} errors: {_end(said)}")
+    own = [line.strip() for line in _TOOLS_OWN.findall(said)]
+    others = [line for line in own if line not in _CLEAN]
+    if not errors and not warnings and (others or _HEADER not in own):
+        raise SanitizerFailed(f"{tool} counts no error and says {(*others, 'nothing of itself')[0]!r}: look at its log")
     return SanitizerRun(tool=tool, launches=launches, errors=errors, warnings=warnings, log=log_name(tool, None))
 
 
@@ -130,6 +148,20 @@ def read_planted(plant: exact.Plant, code: int, said: str) -> SanitizerRun:
         warnings=warnings,
         log=log_name(plant.tool, plant),
     )
+
+
+@contextmanager
+def _ending_all(pool: ThreadPoolExecutor) -> Iterator[None]:
+    """On Ctrl-C, or when one run fails, the others end too: they would hold the GPU for minutes."""
+    try:
+        yield
+    except BaseException:
+        _stopping.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        for pid in tuple(_running):
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        raise
 
 
 def log_name(tool: Tool, plant: exact.Plant | None) -> str:
@@ -172,11 +204,14 @@ def sanitize(
             return done.returncode, done.stdout
 
         said = []
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for job, answer in zip(jobs, pool.map(start, jobs), strict=True):
-                said.append(answer)
-                if progress is not None:
-                    progress(len(said), len(jobs), log_name(*job))
+        try:
+            with ThreadPoolExecutor(AT_ONCE) as pool, _ending_all(pool):
+                for job, answer in zip(jobs, pool.map(start, jobs), strict=True):
+                    said.append(answer)
+                    if progress is not None:
+                        progress(len(said), len(jobs), log_name(*job))
+        finally:
+            _stopping.clear()
     logs = {log_name(*job): text for job, (_, text) in zip(jobs, said, strict=True)}
     if keep is not None:
         for name, text in logs.items():
@@ -242,11 +277,16 @@ def _run(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProces
         env=environment | {"PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     ) as process:
+        _running.add(process.pid)
         try:
+            if _stopping.is_set():  # it was started while the others were being ended
+                raise SanitizerFailed("stopped")
             said, _ = process.communicate(timeout=timeout_s)
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)  # the watched program too, which holds the GPU
             raise
+        finally:
+            _running.discard(process.pid)
     return subprocess.CompletedProcess(process.args, process.returncode, said, "")
 
 
