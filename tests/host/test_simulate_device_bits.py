@@ -89,6 +89,7 @@ def test_the_padding_of_x_reaches_the_kernel(padding: int) -> None:
     assert _simulated(launch) == _simulated(contiguous) == _simulated(contiguous, blind) != _simulated(launch, blind)
 
 
+@pytest.mark.needs_record
 def test_the_bits_of_an_h200_are_the_simulator_s_or_the_order_of_sums_explains_them(root: Path) -> None:
     records = [each.record for each in load_all(root / "evidence")]
     today = [each.body for each in records if each.kernel == kernel_hash.identity("small_m")]

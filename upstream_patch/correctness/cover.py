@@ -26,7 +26,7 @@ from upstream_patch.reference import distributions
 from upstream_patch.simulate import ORDERS, SUMS, Placement
 
 SEED = 20260731
-CASES = 4400
+CASES = 3400
 FULL_CASES = 20_000
 _K = {
     # by warps: tuning picks them from K
@@ -136,7 +136,7 @@ _LEVELS = tuple(
     for factor in (
         _INSTANCES,
         range(8),  # M; of 16-row instances from 9, 17 or 25 on, in turn
-        range(24),  # index into the K of the instance's warps
+        range(8),  # index into the K of the instance's warps
         _N,
         _BLOCKS,
         range(max(len(distributions(form.mode)) for form in FORMATS)),
