@@ -92,7 +92,7 @@ for _verb in VERBS:
 def tests(session: nox.Session) -> None:
     """The tests; those that need a GPU skip with a reason where there is none."""
     install(session, extras=TESTED, group="test")
-    session.run(python(session), "-m", "pytest", *session.posargs)
+    session.run(python(session), "-m", "pytest", "-n", "auto", *session.posargs)
 
 
 @nox.session
