@@ -8,12 +8,15 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 from upstream_patch.errors import UserError
+
+if TYPE_CHECKING:
+    from upstream_patch.records.facts import Fact
 
 app = typer.Typer(
     help="Carry a GPU kernel from 'fast on my machine' to 'merged upstream', with evidence.",
@@ -69,6 +72,19 @@ def fail(message: str, code: int) -> NoReturn:
 def command_line() -> str:
     """This command as a record keeps it: the verb and its options, no paths of this machine."""
     return shlex.join(["python", "-m", "upstream_patch", *sys.argv[1:]])
+
+
+def _facts(evidence: Path) -> list[Fact]:
+    """Those of the records in an evidence folder."""
+    from upstream_patch.records import facts, store
+
+    return facts.derive(store.load_all(existing(evidence)))
+
+
+def _same(path: Path, text: str, what: str, verb: str) -> None:
+    """Raises UserError where a generated file does not hold what the verb would write."""
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        raise UserError(f"{path} is not {what}: python -m upstream_patch {verb} writes it")
 
 
 def existing(path: Path, *, folder: bool = True) -> Path:
@@ -212,9 +228,8 @@ def facts(
 ) -> None:
     """List every value derived from the records: id, value, unit, record, sha256, stale. Needs no MLX."""
     from upstream_patch.records import facts as derived
-    from upstream_patch.records import store
 
-    found = [fact for fact in derived.derive(store.load_all(existing(evidence))) if fact.id.startswith(prefix)]
+    found = [fact for fact in _facts(evidence) if fact.id.startswith(prefix)]
     if as_json:
         print(derived.to_json(found))
         return
@@ -230,10 +245,8 @@ def facts(
 def draft_issue(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
     """Write the issue's fact sheet: tables from facts, prose as holes for a person."""
     from upstream_patch.draft import issue
-    from upstream_patch.records import facts as derived
-    from upstream_patch.records import store
 
-    path = issue.write(out / "drafts", derived.derive(store.load_all(existing(evidence))))
+    path = issue.write(out / "drafts", _facts(evidence))
     print(f"{path}: {len(issue.open_holes(path))} holes are open, for a person")
 
 
@@ -245,11 +258,9 @@ def readme(
 ) -> None:
     """Fill README's table of measured results from facts."""
     from upstream_patch import readme as page
-    from upstream_patch.records import facts as derived
-    from upstream_patch.records import store
 
     text = existing(path, folder=False).read_text(encoding="utf-8")
-    found = derived.derive(store.load_all(existing(evidence)))
+    found = _facts(evidence)
     if check:
         if page.fill(text, found) != text:
             raise UserError(f"{path} differs from the facts: python -m upstream_patch readme fills it")
@@ -264,10 +275,8 @@ def plots(
 ) -> None:
     """Draw time and share of the read probe over M, stock and ours, from facts."""
     from upstream_patch.plots import files
-    from upstream_patch.records import facts as derived
-    from upstream_patch.records import store
 
-    found = derived.derive(store.load_all(existing(evidence)))
+    found = _facts(evidence)
     if check:
         if differences := files.differences(evidence, found):
             raise UserError(f"{'; '.join(differences)}: python -m upstream_patch plots puts it right")
@@ -286,9 +295,7 @@ def routing(
 
     path = existing(evidence) / routing_table.FILE
     if check:
-        if not path.is_file() or path.read_text(encoding="utf-8") != routing_table.markdown():
-            raise UserError(f"{path} is not what the code says: python -m upstream_patch routing writes it")
-        return
+        return _same(path, routing_table.markdown(), "what the code says", "routing")
     print(f"{path} {'was written' if routing_table.update(path) else 'is up to date'}")
 
 
@@ -299,15 +306,11 @@ def targets(
 ) -> None:
     """Write which numbers to reach are met, missed or without a record, from facts."""
     from upstream_patch import targets as page
-    from upstream_patch.records import facts as derived
-    from upstream_patch.records import store
 
-    found = derived.derive(store.load_all(existing(evidence)))
+    found = _facts(evidence)
     path = evidence / page.FILE
     if check:
-        if not path.is_file() or path.read_text(encoding="utf-8") != page.markdown(found):
-            raise UserError(f"{path} is not what the facts say: python -m upstream_patch targets writes it")
-        return
+        return _same(path, page.markdown(found), "what the facts say", "targets")
     print(f"{path} {'was written' if page.update(path, found) else 'is up to date'}")
 
 
@@ -325,9 +328,7 @@ def forecast(
     records = store.load_all(existing(evidence))
     path, text = evidence / report.NAME, report.render(derived.derive(records), records)
     if check:
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            raise UserError(f"{path} is not today's forecast: python -m upstream_patch forecast writes it")
-        return
+        return _same(path, text, "today's forecast", "forecast")
     write_text(path, text)
     print(f"{path} was written")
 

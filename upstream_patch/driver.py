@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.kernels import Variant, small_m_variant
+from upstream_patch.kernels import Variant, small_m_variant, strides
 from upstream_patch.problem import Problem
 
 _LIBRARY = "libcuda.so.1"
@@ -58,10 +58,9 @@ def small_m_arguments(problem: Problem, at: Operands, x_padding: int = 0) -> lis
     outside MLX and the simulator.
     """
     pointers = (at.x, at.w, at.scales, *(() if at.biases is None else (at.biases,)), at.out)
-    m, n, k, entries = problem.m, problem.n, problem.k, problem.batch
-    row, entry = (entries, 1) if problem.layout == "b1k" else (1, m)  # x is [M, H, K], else [H, M, K]; out alike
-    strides = (row * (k + x_padding), entry * (k + x_padding), row * n, entry * n)
-    return [*map(ctypes.c_void_p, pointers), *map(ctypes.c_int, (m, n, k)), *map(ctypes.c_longlong, strides)]
+    sizes = problem.m, problem.n, problem.k
+    steps = strides(problem, x_padding)
+    return [*map(ctypes.c_void_p, pointers), *map(ctypes.c_int, sizes), *map(ctypes.c_longlong, steps)]
 
 
 @dataclass(frozen=True)

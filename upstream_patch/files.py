@@ -22,3 +22,11 @@ def write_text(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_changed(path: Path, text: str) -> bool:
+    """``write_text`` where the file does not hold the text already; True when it was written."""
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return False
+    write_text(path, text)
+    return True

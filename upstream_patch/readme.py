@@ -9,7 +9,7 @@ from typing import get_args
 
 from upstream_patch import targets
 from upstream_patch.errors import StaleFact, UserError
-from upstream_patch.files import write_text
+from upstream_patch.files import write_changed
 from upstream_patch.measure import graphs
 from upstream_patch.measure.suites import LLAMA_8B, ROWS
 from upstream_patch.plots.figures import figures
@@ -216,11 +216,7 @@ def fill(text: str, facts: Iterable[Fact]) -> str:
 
 def update(path: Path, facts: Iterable[Fact]) -> bool:
     """Fill the block in the file; True when that changed it."""
-    text = path.read_text(encoding="utf-8")
-    filled = fill(text, facts)
-    if filled != text:
-        write_text(path, filled)
-    return filled != text
+    return write_changed(path, fill(path.read_text(encoding="utf-8"), facts))
 
 
 def _row(head: str, cells: Iterable[str]) -> str:

@@ -118,7 +118,7 @@ def test_the_judge_is_given_all_that_bounds_an_error(monkeypatch: pytest.MonkeyP
         seen.append((given, how))
         return real(*given, **how)
 
-    monkeypatch.setattr(simulated, "check", check)
+    monkeypatch.setattr(errors, "check", check)
     launches = Launches()
     outcome(monkeypatch, launches)
     ((problem, _, reference, stock), how) = seen[0]

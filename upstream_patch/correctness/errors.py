@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from upstream_patch.problem import DType, Problem
 from upstream_patch.records.schema import Check
-from upstream_patch.reference import F64, round_to, ulp
+from upstream_patch.reference import F64, Inputs, from_bits, round_to, ulp
 
 STOCK_FACTOR = 1.1
 HARD_CAP: dict[DType, float] = {"f16": 2e-3, "bf16": 5e-3, "f32": 2e-3}
@@ -221,6 +221,20 @@ def check(
         bound=bound,
         columns=reference.shape[1],
     )
+
+
+def why_wrong(inputs: Inputs, stored: NDArray[np.unsignedinteger]) -> str | None:
+    """Why our kernel's output [M, N], as stored bits, is wrong by the reference alone; None where it is right."""
+    verdict = check(
+        inputs.problem,
+        from_bits(stored, inputs.problem.dtype),
+        inputs.reference(),
+        None,
+        magnitude=inputs.magnitude(),
+        removed=inputs.removed(),
+        seed=inputs.seed,
+    )
+    return None if verdict.passed else verdict.bound
 
 
 def _max_ulp(problem: Problem, values: F64, reference: F64, where: Mask) -> float:

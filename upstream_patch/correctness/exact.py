@@ -11,12 +11,12 @@ import sys
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from upstream_patch.correctness.errors import check
+from upstream_patch.correctness.errors import why_wrong
 from upstream_patch.correctness.exact_cases import ExactCase, cases
 from upstream_patch.correctness.paths import Device
 from upstream_patch.driver import DriverError, Gpu, Kernel, Operands, small_m_arguments
@@ -24,15 +24,13 @@ from upstream_patch.errors import UserError
 from upstream_patch.kernels import Variant
 from upstream_patch.problem import Problem
 from upstream_patch.records.schema import Sanitized, Tool
-from upstream_patch.reference import Inputs, from_bits, make_inputs
+from upstream_patch.reference import make_inputs
 from upstream_patch.simulate.mutations import PLANTS as SIMULATED
-from upstream_patch.simulate.small_m import FILE, to_bits
+from upstream_patch.simulate.small_m import FILE, Operand, by_entry, stored_operands
 from upstream_patch.simulate.source import small_m_kernel
 
 _UNTOUCHED = 0xFFFF
 """What every output holds before: a NaN in both dtypes."""
-
-Name = Literal["x", "w", "scales", "biases", "out"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Plant:
     name: str
     tool: Tool
     says: str
-    short: Name | None = None
+    short: Operand | None = None
     """This buffer ends one row too early (memcheck), or its last row is never written (initcheck)."""
     edit: tuple[str, str] | None = None
     """This piece of the kernel's file becomes that."""
@@ -142,9 +140,10 @@ class Runner:
         variant, grid = case.cut(self.device)
         kernel = self._kernel(variant, f"{fault.name}.{variant.name}" if fault and fault.edit else variant.name)
         inputs = make_inputs(case.problem, case.seed)
-        operands = _stored(inputs)
+        out = np.full((case.problem.batch * case.problem.m, case.problem.n), _UNTOUCHED, np.uint16)
+        operands: dict[Operand, NDArray[Any]] = {**stored_operands(inputs), "out": out}
         starts: list[int] = []
-        at: dict[Name, int] = {}
+        at: dict[Operand, int] = {}
         for name, array in operands.items():
             short = array[:-1] if fault and fault.short == name else array
             held = array if fault and fault.tool == "initcheck" else short
@@ -160,56 +159,19 @@ class Runner:
         addresses = Operands(at["x"], at["w"], at["scales"], at.get("biases"), at["out"])
         self._gpu.launch(kernel, grid, small_m_arguments(case.problem, addresses, case.x_padding))
         self._gpu.wait()
-        out = operands["out"]
         if fault is None:
             self._gpu.download(at["out"], out)
         for start in starts:
             self._gpu.free(start)
         if fault:
             return Launched()
-        rows = _by_entry(case.problem, out)
-        return Launched(_wrong(inputs, rows), sha256(rows.tobytes()).hexdigest())
+        rows = by_entry(case.problem, out)
+        return Launched(why_wrong(inputs, rows), sha256(rows.tobytes()).hexdigest())
 
     def _kernel(self, variant: Variant, file: str) -> Kernel:
         if file not in self._loaded:
             self._loaded[file] = self._gpu.load(variant, (self._folder / f"{file}.cubin").read_bytes())
         return self._loaded[file]
-
-
-def _stored(inputs: Inputs) -> dict[Name, NDArray[Any]]:
-    """The operands' bits, rows in the order in which they lie in memory, and the output untouched."""
-    p = inputs.problem
-
-    def bits(values: NDArray[Any]) -> NDArray[Any]:
-        return to_bits(values.astype(np.float64), p.dtype)
-
-    out = np.full((p.batch * p.m, p.n), _UNTOUCHED, np.uint16)
-    x, w, scales = bits(inputs.x), inputs.packed, inputs.scale_codes
-    if p.layout == "b1k":  # the rows of a batch's entries take turns
-        x = np.ascontiguousarray(x.reshape(p.batch, p.m, p.k).swapaxes(0, 1)).reshape(-1, p.k)
-    if scales is not None:
-        return {"x": x, "w": w, "scales": scales, "out": out}
-    return {"x": x, "w": w, "scales": bits(inputs.scales), "biases": bits(inputs.biases), "out": out}
-
-
-def _by_entry(problem: Problem, out: NDArray[Any]) -> NDArray[Any]:
-    """An output's rows, from their order in memory to the reference's: one entry of a batch after the other."""
-    if problem.layout != "b1k":
-        return out
-    return np.ascontiguousarray(out.reshape(problem.m, problem.batch, problem.n).swapaxes(0, 1)).reshape(out.shape)
-
-
-def _wrong(inputs: Inputs, out: NDArray[Any]) -> str | None:
-    verdict = check(
-        inputs.problem,
-        from_bits(out, inputs.problem.dtype),
-        inputs.reference(),
-        None,
-        magnitude=inputs.magnitude(),
-        removed=inputs.removed(),
-        seed=inputs.seed,
-    )
-    return None if verdict.passed else verdict.bound
 
 
 def main(folder: Path, name: str | None = None) -> int:

@@ -7,30 +7,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from upstream_patch.correctness.cover import SimCase
-from upstream_patch.correctness.errors import check
+from upstream_patch.correctness.errors import why_wrong
 from upstream_patch.correctness.outcome import Outcome, outcome_of
 from upstream_patch.kernels import Variant
 from upstream_patch.kernels.tuning import TILE, SmallM
 from upstream_patch.problem import Problem
-from upstream_patch.reference import Inputs, from_bits, make_inputs
+from upstream_patch.reference import Inputs, make_inputs
 from upstream_patch.simulate import Kernel, Placement, Run, run_small_m, small_m_kernel
 from upstream_patch.simulate.mutations import EQUIVALENT, PLANTS, WRONG_ANSWER, Barrier, Plant, without_each_barrier
 
 _LIMIT = 227 * 1024
-
-
-def _judge(inputs: Inputs, run: Run) -> str | None:
-    """Why the output is wrong, or None."""
-    verdict = check(
-        inputs.problem,
-        from_bits(run.outputs[0], inputs.problem.dtype),
-        inputs.reference(),
-        None,
-        magnitude=inputs.magnitude(),
-        removed=inputs.removed(),
-        seed=inputs.seed,
-    )
-    return None if verdict.passed else verdict.bound
 
 
 def run_sim_case(case: SimCase) -> Outcome:
@@ -65,7 +51,7 @@ def run_sim_case(case: SimCase) -> Outcome:
             failures.append(f"{case.id}: the schedule, or what shared memory held before, changes the output")
         if not np.array_equal(first.outputs[0][row :: problem.m], alone.outputs[0]):
             failures.append(f"{case.id}: row {row} of the batch differs from the same row alone")
-        wrong = _judge(inputs, first)
+        wrong = why_wrong(inputs, first.outputs[0])
         if wrong is not None:
             failures.append(f"{case.id}: {wrong}")
     return outcome_of(runs, len(runs) * problem.batch * -(-problem.n // TILE), failures)
@@ -84,7 +70,7 @@ def _found(kernel: Kernel, on: int, odd_x: bool = False) -> str | None:
     run = run_small_m(_PLANT_ON[on], 1, inputs, kernel=kernel, shared_limit=_LIMIT, placement=where)
     if run.report.faults:
         return run.report.faults[0].kind
-    return WRONG_ANSWER if _judge(inputs, run) else None
+    return WRONG_ANSWER if why_wrong(inputs, run.outputs[0]) else None
 
 
 def _plants(on: int) -> list[Plant]:

@@ -147,6 +147,13 @@ extern "C" __global__ void {self.launch_bounds} {self.name}(
 """
 
 
+def strides(problem: Problem, x_padding: int = 0) -> tuple[int, int, int, int]:
+    """The last four parameters of ``Variant.entry_function``; ``x_padding`` elements lie between two rows of x."""
+    p = problem
+    row, entry = (p.batch, 1) if p.layout == "b1k" else (1, p.m)  # x is [M, H, K], else [H, M, K]; out alike
+    return row * (p.k + x_padding), entry * (p.k + x_padding), row * p.n, entry * p.n
+
+
 def small_m_variant(problem: Problem, capability: tuple[int, int], multiprocessors: int) -> tuple[Variant, Launch]:
     """The instance that a problem takes on a device, and its launch."""
     p = problem

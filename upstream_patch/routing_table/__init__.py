@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from upstream_patch.files import write_text
+from upstream_patch.files import write_changed
 from upstream_patch.routing_table import picks, routes
 
 FILE = "routing.md"
@@ -28,8 +28,4 @@ def markdown() -> str:
 
 def update(path: Path) -> bool:
     """Write the page; True when that changed the file."""
-    text = markdown()
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return False
-    write_text(path, text)
-    return True
+    return write_changed(path, markdown())

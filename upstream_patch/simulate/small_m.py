@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from upstream_patch.errors import UserError
-from upstream_patch.kernels import Variant
+from upstream_patch.kernels import Variant, strides
 from upstream_patch.kernels.tuning import BLOCK_ROWS
-from upstream_patch.problem import DType, Mode
-from upstream_patch.reference import F64, Inputs, from_bits, round_to
+from upstream_patch.problem import DType, Mode, Problem
+from upstream_patch.reference import F32, F64, Inputs, from_bits, round_to
 from upstream_patch.simulate.api import CHECKS, Buffer, Check, Order, Run, Sums, run
 from upstream_patch.simulate.source import Kernel, small_m_kernel
 
 FILE = "smxx_qmm_small_m.cuh"
+Operand = Literal["x", "w", "scales", "biases", "out"]
 _NAN_BITS = 0xFFFF  # in both dtypes
 _PAST_K = "groups past K: their x is 0 and any bits give a finite f16, so they add 0"
 EXCUSED = {
@@ -77,32 +78,19 @@ def run_small_m(
     kernel = kernel or small_m_kernel(variant)
     where = placement or Placement()
     problem = inputs.problem
-    m, n, k, entries = problem.m, problem.n, problem.k, problem.batch
-    decode = problem.layout == "b1k"  # x is [M, H, K], else [H, M, K]; out alike
-    row, entry = (entries, 1) if decode else (1, m)
-    pitch = k + x_padding
-
-    def stored(values: Any) -> NDArray[Any]:
-        return to_bits(np.asarray(values, np.float64), problem.dtype)
-
-    x = inputs.x.reshape(entries, m, k)
-    rows = stored(x.swapaxes(0, 1) if decode else x)
+    operands = stored_operands(inputs)
     if x_padding:
-        padded = np.pad(rows, ((0, 0), (0, 0), (0, x_padding)), constant_values=_NAN_BITS)
-        rows = padded.reshape(-1)[:-x_padding]  # nothing lies past the last row
-    operands = [rows, inputs.packed]
-    if inputs.scale_codes is None:
-        operands += [stored(inputs.scales), stored(inputs.biases)]
-    else:
-        operands.append(inputs.scale_codes)
+        padded = np.pad(operands["x"], ((0, 0), (0, x_padding)), constant_values=_NAN_BITS)
+        operands["x"] = padded.reshape(-1)[:-x_padding]  # nothing lies past the last row
     buffers = [
-        Buffer(data, at_end=where.at_end, offset=offset) for data, offset in zip(operands, where.offsets, strict=False)
+        Buffer(data, at_end=where.at_end, offset=offset)
+        for data, offset in zip(operands.values(), where.offsets, strict=False)
     ]
-    out = Buffer(np.empty((m, entries, n) if decode else (entries, m, n), np.uint16), output=True, at_end=where.at_end)
+    out = Buffer(np.empty((problem.batch * problem.m, problem.n), np.uint16), output=True, at_end=where.at_end)
     result = run(
         kernel,
-        [*buffers, out, m, n, k, row * pitch, entry * pitch, row * n, entry * n],
-        (blocks, -(-m // BLOCK_ROWS), entries),
+        [*buffers, out, problem.m, problem.n, problem.k, *strides(problem, x_padding)],
+        (blocks, -(-problem.m // BLOCK_ROWS), problem.batch),
         (variant.threads, 1, 1),
         shared_limit=shared_limit,
         seed=seed,
@@ -113,8 +101,29 @@ def run_small_m(
         excused=excused_lines(kernel),
         excused_file=FILE,
     )
-    outputs = result.outputs[0].swapaxes(0, 1) if decode else result.outputs[0]
-    return replace(result, outputs=(outputs.reshape(entries * m, n),))
+    return replace(result, outputs=(by_entry(problem, result.outputs[0]),))
+
+
+def stored_operands(inputs: Inputs) -> dict[Operand, NDArray[Any]]:
+    """The operands' bits, in the order of the kernel's parameters; the rows of x in the order of memory."""
+    p = inputs.problem
+
+    def bits(values: F32) -> NDArray[Any]:
+        return to_bits(values.astype(np.float64), p.dtype)
+
+    x = bits(inputs.x)
+    if p.layout == "b1k":  # the rows of a batch's entries take turns
+        x = np.ascontiguousarray(x.reshape(p.batch, p.m, p.k).swapaxes(0, 1)).reshape(-1, p.k)
+    if inputs.scale_codes is not None:
+        return {"x": x, "w": inputs.packed, "scales": inputs.scale_codes}
+    return {"x": x, "w": inputs.packed, "scales": bits(inputs.scales), "biases": bits(inputs.biases)}
+
+
+def by_entry(problem: Problem, out: NDArray[Any]) -> NDArray[Any]:
+    """An output's rows, from their order in memory to the reference's: one entry of a batch after the other."""
+    if problem.layout != "b1k":
+        return out
+    return np.ascontiguousarray(out.reshape(problem.m, problem.batch, problem.n).swapaxes(0, 1)).reshape(out.shape)
 
 
 def to_bits(values: F64, dtype: DType) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from upstream_patch.files import write_text
+from upstream_patch.files import write_changed
 from upstream_patch.measure.suites import ROWS
 from upstream_patch.records.facts import Fact
 from upstream_patch.targets.judged import DTYPES, Count, Judged, NeverSlower, by_id, count, judge, never_slower
@@ -45,11 +45,7 @@ def markdown(facts: Iterable[Fact]) -> str:
 
 def update(path: Path, facts: Iterable[Fact]) -> bool:
     """Write the page; True when that changed the file."""
-    text = markdown(facts)
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return False
-    write_text(path, text)
-    return True
+    return write_changed(path, markdown(facts))
 
 
 def _table(rows: list[Judged]) -> Iterator[str]:
