@@ -1,4 +1,4 @@
-"""The matrix on a CUDA device, one test a case: our kernel and the routes around it through the installed mlx."""
+"""What stands around the matrix on a CUDA device; ``upstream-patch correctness`` runs and records its cases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from upstream_patch.correctness import (
     Case,
     MlxArms,
     answer,
-    compile_ahead,
     complaints,
     matrix,
     matrix_here,
@@ -38,12 +37,7 @@ def _cases() -> list[Case]:
 CASES = _cases()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled() -> None:
-    compile_ahead(CASES)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", CASES[:: len(CASES) // 16], ids=lambda case: case.id)
 def test_case(case: Case) -> None:
     assert complaints(run_case(case, MlxArms())) == []
 

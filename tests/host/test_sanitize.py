@@ -195,6 +195,24 @@ def test_a_record_gives_counts_as_facts(fake: Fake, synthetic: Any) -> None:
     assert found["sanitizer.test.formats"] == 21
 
 
+def test_only_an_instance_that_no_tool_saw_makes_the_counts_stale(fake: Fake, synthetic: Any) -> None:
+    """The launches go beyond what a problem's route chooses today, so that they hold every instance."""
+    body, logs = run(fake)
+    h200 = synthetic.machine.model_copy(
+        update={"gpu": synthetic.machine.gpu.model_copy(update={"compute_capability": "9.0", "multiprocessors": 132})}
+    )
+    one = body.launched[0].kernel
+    renamed = [
+        launch.model_copy(update={"kernel": "an_older_instance"}) if launch.kernel == one else launch
+        for launch in body.launched
+    ]
+    for hours, (launched, stale) in enumerate([(body.launched, False), (renamed, True)]):
+        changed = body.model_copy(update={"launched": launched})
+        synthetic.write(changed, age_hours=hours, attachments=logs, machine=h200)
+        found = {fact.id: fact for fact in facts.derive(synthetic.load()[-1:], lambda _: synthetic.kernel.hash)}
+        assert found["sanitizer.test.memcheck.launches"].stale is stale
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -42,10 +42,14 @@ class Sheet:
         self.used[fact_id] = current(fact)
         return fact
 
+    def run_of(self, fact_id: str) -> str:
+        """The id of the record that a fact comes from."""
+        fact = self._facts.get(fact_id)
+        return Path(fact.record_path).stem if fact else NO_RECORD
+
     def run(self, fact_id: str, about: str) -> str | None:
         """What is known about the run that a fact comes from."""
-        fact = self._facts.get(fact_id)
-        about_it = self.get(f"record.{Path(fact.record_path).stem}.{about}") if fact else None
+        about_it = self.get(f"record.{self.run_of(fact_id)}.{about}")
         return str(about_it.value) if about_it else None
 
     def cell(self, fact_id: str, digits: str = ".1f", scale: float = 1.0) -> str:
@@ -98,16 +102,20 @@ def ours_against_stock(sheet: Sheet, host: str) -> str:
 
     Then the same of chained calls, what the times rest on, and what a call costs the host.
     """
-    parts = []
+    parts, runs = [], dict[str, None]()
     for protocol in ("", ".chain"):
         for problems in _alike(sheet.problems("small_m", host, protocol)):
             stems = [f"small_m.{host}.{problem.id}{protocol}" for problem in problems]
+            runs |= dict.fromkeys(sheet.run_of(f"{stem}.ours_us") for stem in stems)
             body = [_against(sheet, problem, stem) for problem, stem in zip(problems, stems, strict=True)]
             parts.append(f"{_timed(sheet, problems[0], stems, protocol)}\n\n{markdown(_AGAINST, body)}")
     if not parts:
         return NO_RECORD
-    probe = [sheet.cell(f"probe.{host}.read_gbps", ".0f"), sheet.cell(f"probe.{host}.launch_floor_us", ".2f")]
-    parts += [_INTERVAL, markdown(["read probe, GB/s", "empty kernel, us"], [probe]), _host_cost(sheet, host)]
+    probes = [
+        [run, sheet.cell(f"record.{run}.read_gbps", ".0f"), sheet.cell(f"record.{run}.launch_floor_us", ".2f")]
+        for run in runs
+    ]
+    parts += [_INTERVAL, markdown(["run", "read probe, GB/s", "empty kernel, us"], probes), _host_cost(sheet, host)]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -144,10 +144,10 @@ def _notes(facts: Mapping[str, Fact], host: str, used: Iterable[Fact]) -> tuple[
     weights = "affine 4-bit weights, group size 64, bf16, x is [M, K]; a panel is one K x N"
     one_graph = ", one CUDA graph a sample" if said("graph_limits") == [graphs.RAISED] else ""
     protocol = f"Cold weights; independent calls in a queue, which the GPU may overlap{one_graph}; medians"
-    # the probe's facts are of the newest run, and stand only beside points of that run
+    # one run's probe says nothing of another's points
     for what, words in (("read_gbps", "read probe {:,.0f} GB/s"), ("launch_floor_us", "empty kernel {:.2f} us")):
-        fact = facts.get(f"probe.{host}.{what}")
-        if fact is not None and records == [fact.record_path]:
+        told = [facts.get(f"record.{Path(record).stem}.{what}") for record in records]
+        if len(told) == 1 and (fact := told[0]) is not None:
             sources.append(fact)
             protocol += f"; {words.format(float(fact.value))}"
     kernels = " and ".join(one[:12] for one in said("kernel_hash"))

@@ -212,8 +212,7 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: st
             yield _Row(stem, tuple(_correctness(stem, cases)), retuned)
     elif isinstance(body, SanitizerBody):
         stem = f"sanitizer.{host}"
-        retuned = any(_retuned(record, launch.problem, [launch.kernel]) for launch in body.launched)
-        yield _Row(stem, tuple(_sanitizer(stem, body)), retuned)
+        yield _Row(stem, tuple(_sanitizer(stem, body)), _unwatched(record, body))
     elif isinstance(body, PeerBody):
         for index, peer in enumerate(body.rows):
             stem = f"peer.{host}.{peer.problem.id}"
@@ -313,6 +312,16 @@ def _retuned(record: Record, problem: Problem, names: Sequence[str]) -> bool:
     return any(match.group() != variant.name for match in ran)
 
 
+def _unwatched(record: Record, body: SanitizerBody) -> bool:
+    """Whether this device class launches an instance today that the tools did not see. One more does no harm."""
+    watched = {match.group() for launch in body.launched if (match := kernels.INSTANCE.search(launch.kernel))}
+    gpu = record.machine.gpu
+    if not watched or gpu is None or gpu.compute_capability is None:
+        return False
+    arch = f"sm_{gpu.compute_capability.replace('.', '')}"
+    return any(variant.name not in watched for variant in kernels.variants(arch))
+
+
 def _about_the_run(record: Record) -> Iterator[_Value]:
     """Where the other facts of this record come from; true of the run for ever, so never stale."""
     gpu = record.machine.gpu
@@ -332,6 +341,9 @@ def _about_the_run(record: Record) -> Iterator[_Value]:
     for name, text in about.items():
         if text:
             yield _Value(f"record.{record.id}.{name}", text, "text")
+    if isinstance(record.body, BenchBody):
+        yield _Value(f"record.{record.id}.read_gbps", median(record.body.probe_gbps), "GB/s")
+        yield _Value(f"record.{record.id}.launch_floor_us", median(record.body.launch_floor_us), "us")
 
 
 def _natural(fact_id: str) -> list[tuple[int, str]]:

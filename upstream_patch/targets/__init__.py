@@ -49,7 +49,7 @@ def update(path: Path, facts: Iterable[Fact]) -> bool:
 
 
 def _table(rows: list[Judged]) -> Iterator[str]:
-    beside = any(row.target.beside for row in rows)
+    beside = any(row.target.beside or row.target.of_its_run for row in rows)
     yield _row(["problem", "target", "reached", "", "fact", *(["beside it"] if beside else [])])
     yield _row(["---"] * (6 if beside else 5))
     for row in rows:

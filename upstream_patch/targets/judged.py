@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
+from pathlib import Path
 from typing import get_args
 
 from upstream_patch.errors import StaleFact
@@ -65,7 +66,8 @@ def judge(target: Target, facts: Mapping[str, Fact]) -> Judged:
     if fact is None or (target.over and (base is None or base.record_path != fact.record_path)):
         return Judged(target, Outcome.NONE, None, {})
     value = float(fact.value) / (float(base.value) if base else 1.0)
-    same = (one for name in target.beside if (one := _today(facts, name)) and one.record_path == fact.record_path)
+    names = (*(f"record.{Path(fact.record_path).stem}.{name}" for name in target.of_its_run), *target.beside)
+    same = (one for name in names if (one := _today(facts, name)) and one.record_path == fact.record_path)
     outcome = Outcome.MET if target.met(value) else Outcome.MISSED
     return Judged(target, outcome, value, {one.id: float(one.value) for one in same})
 

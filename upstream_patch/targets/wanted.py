@@ -28,6 +28,8 @@ class Target:
     over: str | None = None
     beside: tuple[str, ...] = ()
     """Facts shown with it, which decide nothing."""
+    of_its_run: tuple[str, ...] = ()
+    """The same, of the record that its fact comes from: ``record.<its id>.<name>``."""
 
     def met(self, value: float) -> bool:
         return value >= self.limit if self.bound == "at least" else value <= self.limit
@@ -83,8 +85,9 @@ def _short() -> Iterator[Target]:
         limit = next((us for most, us in _SHORT_US.items() if m <= most), None)
         if limit is not None:
             problem = Problem(m=m, n=n, k=k)
-            beside = (f"probe.{HOST}.launch_floor_us", _fact(problem, "chain.ours_us"))
-            yield Target(problem, _fact(problem, "ours_us"), "at most", limit, beside=beside)
+            beside = (_fact(problem, "chain.ours_us"),)
+            fact = _fact(problem, "ours_us")
+            yield Target(problem, fact, "at most", limit, beside=beside, of_its_run=("launch_floor_us",))
 
 
 def _costs() -> Iterator[Target]:
