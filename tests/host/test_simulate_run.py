@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from upstream_patch import cli
+from upstream_patch.cli import run as cli
 from upstream_patch.contribution import Context, stages
 from upstream_patch.correctness import cover as covering
 from upstream_patch.correctness import metal_cover as metal_covering

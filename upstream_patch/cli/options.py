@@ -1,0 +1,46 @@
+"""What the verbs share: options, folders, and the line that a record keeps of its command."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from upstream_patch.errors import UserError
+
+if TYPE_CHECKING:
+    from upstream_patch.records.facts import Fact
+
+
+Evidence = Annotated[Path, typer.Option(help="Folder of the records.")]
+Out = Annotated[Path, typer.Option(help="Folder that drafts are written to.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+Check = Annotated[bool, typer.Option("--check", help="Change nothing; fail where the file differs.")]
+Suite = Annotated[str, typer.Option(help="Problems: small-m, formats, formats-full, or smoke, which takes seconds.")]
+EVIDENCE = Path("evidence")
+OUT = Path("out")
+SUITE = "small-m"
+
+
+def command_line() -> str:
+    """This command as a record keeps it: the verb and its options, no paths of this machine."""
+    return shlex.join(["python", "-m", "upstream_patch", *sys.argv[1:]])
+
+
+def existing(path: Path, *, folder: bool = True) -> Path:
+    """The path, if it is there: a wrong folder must not look like one without records."""
+    if not (path.is_dir() if folder else path.is_file()):
+        raise UserError(
+            f"no {'folder' if folder else 'file'} {path} here: run from the repository's root, or name another"
+        )
+    return path
+
+
+def read_facts(evidence: Path) -> list[Fact]:
+    """Those of the records in an evidence folder."""
+    from upstream_patch.records import facts, store
+
+    return facts.derive(store.load_all(existing(evidence)))
