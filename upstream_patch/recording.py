@@ -41,18 +41,24 @@ def require_cuda() -> None:
     require_commit(host_id(probe()), versions())
 
 
-def record_correctness(command: str, evidence: Root = EVIDENCE, full: bool = False) -> Stored:
-    """The matrix, or all of it. A wrong case is stored too, and then raised: evidence of a fault is evidence."""
+def record_correctness(
+    command: str, evidence: Root = EVIDENCE, full: bool = False, limit_s: float = math.inf
+) -> Stored:
+    """The matrix, or as much of the whole cross as starts in time.
+
+    A wrong case is stored too, and then raised: evidence of a fault is evidence.
+    """
     require_cuda()
     from upstream_patch.correctness import failures, run_matrix
 
     with bar("correctness") as advance:
-        body = run_matrix(progress=advance, full=full)
+        body = run_matrix(progress=advance, full=full, limit_s=limit_s)
     path = _store(body, command, evidence)
     wrong = failures(body)
     if wrong:
         raise UserError(f"{len(wrong)} complaints about {len(body.cases)} cases, first: {wrong[0]} ({path})")
-    return Stored(path, f"{len(body.cases)} cases right")
+    of = f" of {body.planned}" if body.planned != len(body.cases) else ""
+    return Stored(path, f"{len(body.cases)}{of} cases right")
 
 
 def record_bench(command: str, suite: str, evidence: Root = EVIDENCE, limit_s: float = math.inf) -> Stored:

@@ -24,6 +24,15 @@ def test_several_processes_give_what_one_gives() -> None:
     assert (seen[0][1], seen[-1]) == (30, (30, 30)) and len(seen) >= 3
 
 
+def test_at_the_end_of_its_time_the_first_cases_are_there_and_no_other_starts() -> None:
+    cases = [Case(f"case {i}", Problem(m=1, n=17, k=64), seed=i, route="any") for i in range(90)]
+    body = run_cases(cases, MlxArms, processes=2, first=30, limit_s=0.0)
+    assert [result.case for result in body.cases][:30] == [case.name for case in cases[:30]]
+    assert 30 <= len(body.cases) < 90
+    names = [result.case for result in body.cases]
+    assert sorted(names, key=lambda name: int(name.split()[1])) == names
+
+
 def test_a_process_that_dies_fails_its_cases_and_nothing_else() -> None:
     cases = [Case(f"case {i}", Problem(m=1, n=17, k=64), seed=i, route="any") for i in range(3)]
     body = run_cases(cases, partial(os._exit, 1), processes=2)  # what a kernel may do to it

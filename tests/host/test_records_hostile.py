@@ -166,6 +166,16 @@ def test_a_part_of_the_matrix_takes_no_place(synthetic: Any) -> None:
     assert verify(synthetic.root) == []
 
 
+def test_the_whole_cross_and_the_cover_are_no_parts_of_one_another(synthetic: Any) -> None:
+    crossed = labelled(synthetic, *["formats"] * 40).model_copy(update={"full": True, "planned": 40})
+    synthetic.write(crossed)
+    synthetic.write(labelled(synthetic, "rows", "corner"), 1)
+    part = crossed.model_copy(update={"cases": crossed.cases[:20]})
+    with pytest.raises(UserError, match=r"body\.cases: 20 cases: a part of the matrix"):
+        synthetic.write(part, 2)
+    assert verify(synthetic.root) == []
+
+
 def test_a_part_that_was_copied_in_gives_no_facts(synthetic: Any, tmp_path: Path) -> None:
     synthetic.write(labelled(synthetic, "rows", "corner"))
     aside = synthetic.write(labelled(synthetic, "rows"), 1, root=type(synthetic.root)(tmp_path / "aside"))

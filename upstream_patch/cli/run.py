@@ -48,11 +48,12 @@ def build(
 def correctness(
     evidence: Evidence = EVIDENCE,
     full: Annotated[bool, typer.Option("--full", help="Every format with every M, dtype, layout and shape.")] = False,
+    minutes: Annotated[float | None, typer.Option(min=0.1, help="With --full: start no further case after it.")] = None,
 ) -> None:
     """Run the matrix on this machine's CUDA GPU and record it."""
     from upstream_patch.recording import record_correctness
 
-    stored = record_correctness(command_line(), evidence, full)
+    stored = record_correctness(command_line(), evidence, full, _seconds(minutes))
     print(f"{stored.detail}: {stored.path}")
 
 
@@ -92,9 +93,12 @@ def bench(
 
     known(suite)
     one_graph_a_sample()
-    limit_s = math.inf if minutes is None else 60 * minutes
-    stored = record_bench(command_line(), suite, evidence, limit_s)
+    stored = record_bench(command_line(), suite, evidence, _seconds(minutes))
     print(f"{stored.detail}: {stored.path}")
+
+
+def _seconds(minutes: float | None) -> float:
+    return math.inf if minutes is None else 60 * minutes
 
 
 @app.command()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -30,7 +32,9 @@ FILLS = (float("nan"), -3.0)
 PROCESSES = 16
 """That share the GPU at most."""
 SHARE = 12
-"""Cases that a process takes at a time."""
+"""Cases that a process takes at a time, at least."""
+SHARES_A_PROCESS = 6
+"""At most: a share's cases are alike, and each process compiles the instances it meets."""
 SHOWN = 300
 """Characters of a stock error that a record keeps."""
 Progress = Callable[[int, int, str], None]
@@ -271,22 +275,37 @@ def matrix_here(full: bool = False) -> list[Case]:
     return matrix(full=full) if device is None else matrix(device, full)
 
 
-def run_matrix(progress: Progress | None = None, full: bool = False) -> CorrectnessBody:
+def run_matrix(progress: Progress | None = None, full: bool = False, limit_s: float = math.inf) -> CorrectnessBody:
     """The matrix on mlx's default GPU. Failures are collected: ask ``failures(body)``.
 
+    ``full``: the cover's cases, then the rest of the whole cross, of which none starts after ``limit_s`` seconds.
     Raises MissingTool without a CUDA device that mlx can use.
     """
-    cases = matrix_here(full)
+    start = time.monotonic()
+    cases = matrix_here()
     compile_ahead([case for case in cases if asks_stock(case)])
-    return run_cases(cases, MlxArms, progress, processes=PROCESSES)
+    if not full:
+        body = run_cases(cases, MlxArms, progress, processes=PROCESSES)
+        return body.model_copy(update={"planned": len(cases)})
+    first = {case.id for case in cases}
+    cases += [case for case in matrix_here(full=True) if case.id not in first]
+    left = limit_s - (time.monotonic() - start)
+    body = run_cases(cases, MlxArms, progress, processes=PROCESSES, first=len(first), limit_s=left)
+    return body.model_copy(update={"full": True, "planned": len(cases)})
 
 
 def run_cases(
-    cases: Sequence[Case], arms: Callable[[], Arms], progress: Progress | None = None, processes: int = 1
+    cases: Sequence[Case],
+    arms: Callable[[], Arms],
+    progress: Progress | None = None,
+    processes: int = 1,
+    first: int = 0,
+    limit_s: float = math.inf,
 ) -> CorrectnessBody:
     """In order of ``cases``. Nothing is timed, so several processes may share the GPU; each has ``arms()`` of its own.
 
-    MLX compiles an instance of our kernel for a second or two, and a process one after the other.
+    MLX compiles an instance of our kernel for a second or two, and a process one after the other. With several
+    processes the ``first`` cases come first, and of the others none starts after ``limit_s`` seconds.
     """
     tell: Progress = progress or (lambda done, total, case: None)
     if processes == 1:
@@ -296,16 +315,31 @@ def run_cases(
             tell(done, len(cases), case.id)
             results.append(run_case(case, mine))
     else:
-        shares = _shares(cases)
-        found: dict[int, CaseResult] = {}
-        with _pool(processes) as pool:
-            waiting = {pool.submit(_run_share, [cases[i] for i in share], arms): share for share in shares}
-            for future in as_completed(waiting):
-                found.update(zip(waiting[future], _of(future, [cases[i] for i in waiting[future]]), strict=True))
-                tell(len(found), len(cases), cases[waiting[future][-1]].id)
-        results = [found[i] for i in range(len(cases))]
-    tell(len(cases), len(cases), "")
+        found = _in_processes(cases, arms, tell, processes, first, limit_s)
+        results = [found[i] for i in sorted(found)]
+    tell(len(results), len(cases), "")
     return CorrectnessBody(cases=results)
+
+
+def _in_processes(
+    cases: Sequence[Case], arms: Callable[[], Arms], tell: Progress, processes: int, first: int, limit_s: float
+) -> dict[int, CaseResult]:
+    end = time.monotonic() + limit_s
+    found: dict[int, CaseResult] = {}
+    with _pool(processes) as pool:
+        shares = [*_shares(cases, range(first)), *_shares(cases, range(first, len(cases)))]
+        waiting = {pool.submit(_run_share, [cases[i] for i in share], arms): share for share in shares}
+        for future in as_completed(waiting):
+            share = waiting[future]
+            if future.cancelled():
+                continue
+            found.update(zip(share, _of(future, [cases[i] for i in share]), strict=True))
+            tell(len(found), len(cases), cases[share[-1]].id)
+            if time.monotonic() > end:
+                for later, places in waiting.items():
+                    if min(places) >= first:
+                        later.cancel()
+    return found
 
 
 def _of(future: Future[list[CaseResult]], cases: Sequence[Case]) -> list[CaseResult]:
@@ -316,15 +350,16 @@ def _of(future: Future[list[CaseResult]], cases: Sequence[Case]) -> list[CaseRes
         return [_result(case, _failed(case.problem, why), []) for case in cases]
 
 
-def _shares(cases: Sequence[Case]) -> list[list[int]]:
+def _shares(cases: Sequence[Case], places: range) -> list[list[int]]:
     """Places of cases that mostly take the same instance of our kernel."""
 
     def like(i: int) -> tuple[object, ...]:
         p = cases[i].problem
         return *format_of(p), p.dtype, p.m > 8, p.batch > 1, p.k, p.n
 
-    order = sorted(range(len(cases)), key=like)
-    return [order[i : i + SHARE] for i in range(0, len(order), SHARE)]
+    order = sorted(places, key=like)
+    size = max(SHARE, len(order) // (PROCESSES * SHARES_A_PROCESS))
+    return [order[i : i + size] for i in range(0, len(order), size)]
 
 
 def _run_share(cases: Sequence[Case], arms: Callable[[], Arms]) -> list[CaseResult]:

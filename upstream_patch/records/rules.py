@@ -113,6 +113,8 @@ def part_of_matrix(record: Record, others: Iterable[Record]) -> Violation | None
     for other in others:
         if other.host != record.host or not isinstance(other.body, CorrectnessBody):
             continue
+        if other.body.full != record.body.full:  # the cover is no part of the whole cross, nor stands in its place
+            continue
         if other.created > record.created:
             continue
         whole = other.body.cases

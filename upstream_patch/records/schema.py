@@ -83,6 +83,10 @@ class CaseResult(Model):
 class CorrectnessBody(Model):
     kind: Literal["correctness"] = "correctness"
     cases: list[CaseResult]
+    full: bool = False
+    """Of every format with every M, dtype and layout, not of the cover."""
+    planned: int | None = None
+    """Cases that were asked for: more than ``cases`` where the time ended before. None in older records."""
 
 
 class Protocol(Model):
