@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, MAX_BATCH, MAX_ROWS, format_of
@@ -12,6 +14,25 @@ LARGEST = 1 << 30
 """N and K; beyond, 32-bit counts of columns and bytes in the kernel would overflow."""
 Route = Literal["small_m", "stock", "stock_folded"]
 StockRoute = Literal["qmv", "fp_qmv", "qmm_sm80", "qmm_sm90", "qmm_naive", "unsupported"]
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """From which M stock's kernel is the better one on a device class, and what says so."""
+
+    rows: int = MAX_ROWS
+    """The most rows our kernel takes; stock from the next one on."""
+    measured: bool = False
+    """Against stock on such a card. Else ``rows`` is the kernel's own limit, and nobody has looked."""
+    slower_in_a_queue: frozenset[tuple[int, int, int]] = frozenset()
+    """(M, N, K) that ours takes although independent calls, which the GPU may overlap, are faster in stock: calls that
+    wait for one another, as those of a decode step do, are not."""
+
+
+CROSSOVER: Mapping[Capability, Crossover] = {device: Crossover() for device in DEVICE_CLASSES} | {
+    (9, 0): Crossover(measured=True, slower_in_a_queue=frozenset({(16, 1024, 4096), (32, 1024, 4096)}))
+}
+"""A test compares it with the records."""
 
 QMV_ROWS = 8
 """Stock takes a row-by-row kernel below this many rows (M times the batch)."""
@@ -49,7 +70,7 @@ def takes_small_m(problem: Problem, device: Capability) -> bool:
         and format_of(problem) in FORMATS
         and problem.dtype in ("bf16", "f16")
         and problem.k % problem.group_size == 0
-        and problem.m <= MAX_ROWS
+        and problem.m <= CROSSOVER[device].rows
         and problem.batch <= MAX_BATCH
         and max(problem.n, problem.k) <= LARGEST
     )

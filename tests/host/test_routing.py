@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from upstream_patch.kernels.tuning import FORMATS
-from upstream_patch.problem import Problem
-from upstream_patch.routing import Capability, route, stock_route
+from upstream_patch.problem import Problem, parse_problem
+from upstream_patch.records import facts, store
+from upstream_patch.routing import CROSSOVER, Capability, route, stock_route
 
 H200: Capability = (9, 0)
 GB10: Capability = (12, 1)
@@ -107,3 +109,18 @@ def test_a_wide_decode_batch_is_folded_where_stock_would_take_a_tile_kernel() ->
     assert route(problem(33, bits=8, layout="b1k"), H200) == "stock_folded"
     assert route(problem(7, dtype="f32", layout="b1k"), H200) == "stock"  # qmv reads per row either way
     assert route(problem(64, layout="mk"), H200) == "stock"
+
+
+def test_the_crossover_is_what_the_records_say(root: Path) -> None:
+    """Every timed row that our kernel takes and that stock does faster is named, with a chain in which it does not."""
+    found = {fact.id: fact.value for fact in facts.derive(store.load_all(root / "evidence")) if not fact.stale}
+    stem = "small_m.h200."
+    slower: set[tuple[int, int, int]] = set()
+    for name, verdict in found.items():
+        if name.startswith(stem) and name.endswith(".verdict") and verdict == "SLOWER":
+            of = parse_problem(name.removeprefix(stem).removesuffix(".verdict"))  # fails on a chain: none may be slower
+            assert found[f"{stem}{of.id}.chain.verdict"] == "FASTER"
+            slower.add((of.m, of.n, of.k))
+    if any(name.startswith(stem) for name in found):  # none of a changed kernel
+        assert slower == CROSSOVER[H200].slower_in_a_queue
+    assert [capability for capability, crossover in CROSSOVER.items() if crossover.measured] == [H200]

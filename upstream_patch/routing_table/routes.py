@@ -9,7 +9,7 @@ from typing import TypeVar, get_args
 
 from upstream_patch.kernels.tuning import DEVICE_CLASSES, MAX_ROWS
 from upstream_patch.problem import DType, Layout, Problem
-from upstream_patch.routing import Capability, route, stock_route
+from upstream_patch.routing import CROSSOVER, Capability, route, stock_route
 from upstream_patch.routing_table.formats import FORMATS, in_words, sized
 from upstream_patch.routing_table.spans import collapse, names, ranges, table
 
@@ -40,12 +40,33 @@ def section() -> list[str]:
         "",
         *_routes("route by M", _ALL, route),
         "",
+        "### From which M stock is better",
+        "",
+        *_crossovers(),
+        "",
         "## What stock MLX runs",
         "",
         "The kernel family of MLX 0.32.4 for the same problems, as `routing.stock_route` has it.",
         "",
         *_routes("kernel by M", _CUDA, stock_route),
     ]
+
+
+def _crossovers() -> Iterator[str]:
+    """A line for what was measured, and one for all classes that were not."""
+    unknown = [name for name, capability in CLASSES.items() if not CROSSOVER[capability].measured]
+    for name, capability in CLASSES.items():
+        found = CROSSOVER[capability]
+        if found.measured:
+            but = "; ".join(f"M = {m}, {k} x {n}" for m, n, k in sorted(found.slower_in_a_queue))
+            yield (
+                f"- {name}, measured: from none that our kernel takes (up to {found.rows}), where calls wait for one "
+                f"another. Independent calls that the GPU may overlap are faster in stock at: {but or 'none'}."
+            )
+    yield (
+        f"- {', '.join(unknown)}: not measured. Our kernel takes all it can, up to M = "
+        f"{', '.join(str(rows) for rows in sorted({CROSSOVER[CLASSES[name]].rows for name in unknown}))}."
+    )
 
 
 @cache
