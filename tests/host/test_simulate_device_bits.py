@@ -22,7 +22,7 @@ from upstream_patch.simulate.small_m import FILE, run_small_m
 from upstream_patch.simulate.source import Kernel, small_m_kernel
 
 pytestmark = pytest.mark.needs_simulator
-SAMPLE = 60
+SAMPLE = 30
 """Every so-manieth launch of a record is simulated."""
 
 
@@ -34,7 +34,13 @@ def _small(wanted: Callable[[Sanitized], bool] = lambda _: True) -> Sanitized:
 def _simulated(launch: Sanitized, kernel: Kernel | None = None) -> str:
     inputs = make_inputs(launch.problem, launch.seed)
     run = run_small_m(
-        _variant(launch), launch.grid[0], inputs, shared_limit=232448, kernel=kernel, x_padding=launch.x_padding
+        _variant(launch),
+        launch.grid[0],
+        inputs,
+        shared_limit=232448,
+        kernel=kernel,
+        x_padding=launch.x_padding,
+        sums="truncating",
     )
     return sha256(run.outputs[0].tobytes()).hexdigest()
 
@@ -49,7 +55,7 @@ def test_the_same_bits_are_seen_and_others_too() -> None:
     other = launch.model_copy(update={"output_sha256": "0" * 64})
     found = compare([same, other, launch], H200[0])
     assert [each.verdict for each in found] in (["identical", "different"], ["identical", "order of sums"])
-    assert "ascending" in found[0].orders and found[1].orders == ()
+    assert [each.sums for each in found] == ["truncating", None]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +82,7 @@ def test_every_kind_of_launch_is_recomputed(
 
     monkeypatch.setattr(device_bits, "run_small_m", watched)
     (found,) = compare([launch.model_copy(update={"output_sha256": _simulated(launch)})], H200[0])
-    assert found.verdict == "identical" and "ascending" in found.orders
+    assert (found.verdict, found.sums) == ("identical", "truncating")
     assert paddings == {launch.x_padding}
 
 
@@ -90,7 +96,7 @@ def test_the_padding_of_x_reaches_the_kernel(padding: int) -> None:
 
 
 @pytest.mark.needs_record
-def test_the_bits_of_an_h200_are_the_simulator_s_or_the_order_of_sums_explains_them(root: Path) -> None:
+def test_the_bits_of_an_h200_are_the_simulator_s(root: Path) -> None:
     records = [each.record for each in load_all(root / "evidence")]
     today = [each.body for each in records if each.kernel == kernel_hash.identity("small_m")]
     launches = [launch for body in today if isinstance(body, SanitizerBody) for launch in body.launched]
@@ -98,5 +104,4 @@ def test_the_bits_of_an_h200_are_the_simulator_s_or_the_order_of_sums_explains_t
     if not hashed:
         pytest.skip("no record of today's kernel holds hashes of outputs: a GPU makes one with `nox -s sanitize`")
     found = compare(hashed[::SAMPLE], H200[0])
-    assert [each for each in found if each.verdict == "different"] == []
-    assert any(each.verdict == "identical" for each in found)
+    assert [each for each in found if each.sums != "truncating"] == []

@@ -27,8 +27,8 @@ Order = Literal["in_order", "reversed", "skew", "lockstep", "random"]
 lane may be stopped at any access to shared memory or write to global memory. Async copies land late, early, or as it
 falls."""
 Sums = Literal["ascending", "descending", "pairwise", "exact", "truncating"]
-"""How a matrix product adds its exact terms to the accumulator. ``exact``: in fp64, rounded once. ``truncating``: what
-published experiments find on recent tensor cores, terms cut two bits past the greatest one's last."""
+"""How a matrix product adds its exact terms to the accumulator. ``exact``: in fp64, rounded once. ``truncating``: as
+an H200's tensor cores do, terms cut two bits past the last one of the greatest exponent's."""
 Check = Literal["races", "unwritten_reads", "outputs", "bounds"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 SUMS: tuple[Sums, ...] = get_args(Sums)

@@ -93,22 +93,24 @@ struct Tile {
     }
   }
 
-  // All terms cut to the last bit, two past a float's, of the greatest one; their sum cut to a float. What published
-  // experiments find on recent matrix units.
+  // As an H200's matrix unit does, by the outputs that records hold: every term cut to the last bit, two past a float's,
+  // of the term with the greatest exponent, and their sum cut to a float. A product's exponent is the sum of its
+  // factors', though the product itself may have carried into the next one.
   void truncating() {
     for (int i = 0; i < kRows; ++i) {
       for (int j = 0; j < kColumns; ++j) {
-        double terms[kDepth + 1], greatest = 0, plain = 0;
-        for (int k = 0; k <= kDepth; ++k) {
-          terms[k] = k == kDepth ? c[i][j] : static_cast<double>(a[i][k]) * b[k][j];
-          greatest = fmax(greatest, fabs(terms[k]));
+        double terms[kDepth + 1], greatest = leading(c[i][j]), plain = c[i][j];
+        terms[kDepth] = c[i][j];
+        for (int k = 0; k < kDepth; ++k) {
+          terms[k] = static_cast<double>(a[i][k]) * b[k][j];
+          greatest = fmax(greatest, leading(a[i][k]) * leading(b[k][j]));
           plain += terms[k];
         }
         if (greatest == 0 || !isfinite(plain)) {
           c[i][j] = static_cast<float>(plain);
           continue;
         }
-        const double unit = ldexp(1.0, ilogb(greatest) - 25);
+        const double unit = ldexp(greatest, -25);
         double sum = 0;
         for (double term : terms) {
           sum += trunc(term / unit) * unit;
@@ -117,6 +119,11 @@ struct Tile {
         c[i][j] = static_cast<float>(trunc(sum / last) * last);
       }
     }
+  }
+
+  // The value of the highest bit that is set; 0 for 0, Inf or NaN for themselves.
+  static double leading(double x) {
+    return x == 0 || !isfinite(x) ? fabs(x) : ldexp(1.0, ilogb(x));
   }
 
   void multiply() {
