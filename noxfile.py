@@ -57,6 +57,7 @@ VERBS = (
     Verb("forecast", ("forecast",), "Predict times on a GB10 from the machine code; not a fact.", ("compile",)),
     Verb("profile", ("profile",), "Profile stock and ours with Nsight Compute and record it."),
     Verb("sanitize", ("sanitize",), "Run the kernel under compute-sanitizer and record it.", ("compile",)),
+    Verb("decode", ("decode",), "Time batched decode through mlx-lm on a CUDA GPU and record it.", (MLX, "decode")),
     Verb("peers", ("peers",), "Time PyTorch's prepacked int4 against ours and record it.", ("compile",)),
 )
 
