@@ -104,7 +104,8 @@ def _library(system: System) -> Any:
 
 def demangled(name: bytes) -> str:
     """A C++ name as it was written; the name itself where it is none, or where no C++ library can tell."""
-    runtime = System().library("libstdc++.so.6")
+    system = System()
+    runtime = system.library("libstdc++.so.6")
     if runtime is None or not name.startswith(b"_Z"):
         return name.decode(errors="replace")
     runtime.__cxa_demangle.restype = ctypes.c_void_p
