@@ -25,7 +25,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 PINS = ("--constraint", "constraints.txt")
 # MLX's CUDA wheel wants an NVIDIA driver; everywhere else the CPU wheel (on macOS: the Metal one) does.
 MLX = "cuda" if sys.platform == "linux" and shutil.which("nvidia-smi") else "cpu"
-EXTRAS = (MLX, "compile", "simulate")
+EXTRAS = (MLX, "compile", "simulate", "decode")
 TESTED = (*EXTRAS, "plots")
 nox.options.envdir = f".nox/{MLX}"  # the two wheels install the same files, so each has its own environments
 

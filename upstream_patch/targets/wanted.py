@@ -193,8 +193,8 @@ GROUPS = (
     ),
     Group(
         "Decode of Llama-3.1-8B's shape",
-        "Through mlx-lm with random weights, 128-token prompts, steady steps: ours against stock, and against stock with "
-        "the batch folded into rows; and the tokens of 8 sequences against those of one.",
+        "Through mlx-lm with random weights, 128-token prompts, steady steps: ours against stock, and against stock "
+        "with the batch folded into rows; and the tokens of 8 sequences against those of one.",
         tuple(_decode()),
     ),
 )

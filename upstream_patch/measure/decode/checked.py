@@ -33,21 +33,21 @@ def dense_logits(state: State) -> Any:
 
 def check(arm: str, logits: Any, calls: list[Call], dense: Any) -> DecodeCheck:
     """Of one arm's step. Raises WrongResult, naming what is wrong, instead of giving a check that did not pass."""
-    found = DecodeCheck(
+    logits_error = _error(logits, dense)
+    matmul_error = _worst([_error(call.y, _dense(call)) for call in calls])
+    if logits_error > LOGITS_BOUND or matmul_error > MATMUL_BOUND:
+        raise WrongResult(
+            f"decode, {arm} at {logits.shape[0]} sequences is wrong, nothing of it was recorded: logits off by "
+            f"{logits_error:.3g} (bound {LOGITS_BOUND:g}), the worst of {len(calls)} matmuls by {matmul_error:.3g} "
+            f"(bound {MATMUL_BOUND:g})"
+        )
+    return DecodeCheck(
         passed=True,
-        logits_error=_error(logits, dense),
-        matmul_error=_worst([_error(call.y, _dense(call)) for call in calls]),
+        logits_error=logits_error,
+        matmul_error=matmul_error,
         matmuls=len(calls),
         bound=f"logits within {LOGITS_BOUND:g}, every matmul within {MATMUL_BOUND:g} of its row's norm",
     )
-    # written so that a NaN is wrong
-    if not (found.logits_error <= LOGITS_BOUND and found.matmul_error <= MATMUL_BOUND):
-        raise WrongResult(
-            f"decode, {arm} at {logits.shape[0]} sequences is wrong, nothing of it was recorded: logits off by "
-            f"{found.logits_error:.3g} (bound {LOGITS_BOUND:g}), the worst of {len(calls)} matmuls by "
-            f"{found.matmul_error:.3g} (bound {MATMUL_BOUND:g})"
-        )
-    return found
 
 
 def _dense(call: Call) -> Any:

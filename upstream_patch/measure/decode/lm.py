@@ -21,7 +21,7 @@ TOKENIZERS = ("transformers", "huggingface_hub")
 def lm(module: str) -> Any:
     """``mlx_lm.<module>``. Raises MissingTool without mlx-lm."""
     try:
-        with _stand_ins([name for name in TOKENIZERS if find_spec(name) is None]):
+        with _stand_ins(missing()):
             return import_module(f"mlx_lm.{module}")
     except ModuleNotFoundError as error:
         raise MissingTool(
