@@ -99,9 +99,8 @@ def test_a_run_measures_every_arm_of_every_row(built: models.Built) -> None:
 
 def test_what_was_not_reached_is_named(built: models.Built) -> None:
     clock = iter([0.0, 0.0, 2.0, 2.0])
-    later = pytest.MonkeyPatch()
-    with later.context() as patched:
-        patched.setattr(run.time, "monotonic", lambda: next(clock, 2.0))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: next(clock, 2.0))
         found = run.measure(["tiny", "other"], lambda _: built, [1, 8], 1.0, rounds=3)
         with pytest.raises(UserError, match=r"no row was measured: not reached in time: tiny\.B8"):
             run.measure(["tiny"], lambda _: built, [8], 1.0)
@@ -217,8 +216,8 @@ def test_mlx_lm_is_imported_where_its_tokenizers_are_missing_and_nothing_stays_b
 import sys
 from upstream_patch.measure.decode import lm
 lm.missing = lambda: list(lm.TOKENIZERS)
-finders = len(sys.meta_path)
-print(lm.lm("generate").BatchGenerator.__name__, "transformers" in sys.modules, len(sys.meta_path) - finders)
+print(lm.lm("generate").BatchGenerator.__name__, "transformers" in sys.modules)
+print(any(isinstance(finder, lm._Finder) for finder in sys.meta_path))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["BatchGenerator", "False", "0"], done.stderr
+    assert done.stdout.split() == ["BatchGenerator", "False", "False"], done.stderr
