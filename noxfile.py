@@ -25,7 +25,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 PINS = ("--constraint", "constraints.txt")
 # MLX's CUDA wheel wants an NVIDIA driver; everywhere else the CPU wheel (on macOS: the Metal one) does.
 MLX = "cuda" if sys.platform == "linux" and shutil.which("nvidia-smi") else "cpu"
-EXTRAS = (MLX, "compile", "simulate")
+EXTRAS = (MLX, "compile", "simulate", "decode")
 TESTED = (*EXTRAS, "plots")
 nox.options.envdir = f".nox/{MLX}"  # the two wheels install the same files, so each has its own environments
 
@@ -57,6 +57,7 @@ VERBS = (
     Verb("forecast", ("forecast",), "Predict times on a GB10 from the machine code; not a fact.", ("compile",)),
     Verb("profile", ("profile",), "Profile stock and ours with Nsight Compute and record it."),
     Verb("sanitize", ("sanitize",), "Run the kernel under compute-sanitizer and record it.", ("compile",)),
+    Verb("decode", ("decode",), "Time batched decode through mlx-lm on a CUDA GPU and record it.", (MLX, "decode")),
     Verb("peers", ("peers",), "Time PyTorch's prepacked int4 against ours and record it.", ("compile",)),
 )
 

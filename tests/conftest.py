@@ -22,6 +22,7 @@ from upstream_patch.reference import distributions
 STRICT = "UPSTREAM_PATCH_STRICT"
 INSTALLABLE = (
     *("needs_compile", "needs_disassembler", "needs_simulator", "needs_metal_front", "needs_plots", "needs_contract"),
+    "needs_decode",
 )
 
 
@@ -103,6 +104,12 @@ def _missing_plots() -> str | None:
     return None
 
 
+def _missing_decode() -> str | None:
+    from importlib.util import find_spec
+
+    return None if find_spec("mlx_lm") else "mlx-lm is not installed (extra `decode`)"
+
+
 NEEDS = {
     "needs_cuda": _missing_cuda,
     "needs_compile": _missing_nvrtc,
@@ -110,6 +117,7 @@ NEEDS = {
     "needs_simulator": _missing_cxx,
     "needs_metal_front": _missing_metal_front,
     "needs_plots": _missing_plots,
+    "needs_decode": _missing_decode,
 }
 
 

@@ -11,11 +11,13 @@ from upstream_patch import targets
 from upstream_patch.errors import StaleFact, UserError
 from upstream_patch.files import write_changed
 from upstream_patch.measure import graphs
+from upstream_patch.measure.decode.shapes import BATCHES, PROMPT
 from upstream_patch.measure.suites import LLAMA_8B, ROWS
 from upstream_patch.plots.figures import figures
 from upstream_patch.plots.files import FOLDER
 from upstream_patch.records.facts import Fact, current
 from upstream_patch.records.schema import Tool
+from upstream_patch.targets.wanted import DECODED
 
 BEGIN = "<!-- facts:begin small_m -->"
 END = "<!-- facts:end -->"
@@ -69,7 +71,7 @@ def _benchmarked(facts: dict[str, Fact]) -> str:
     if not shown:
         return ""
     parts = (shown, _slower(rows), _plots(facts), _chained(facts), _peer(facts), _targets(facts), _host_cost(facts))
-    return "\n\n".join(part for part in (*parts, _sanitized(facts), _matrix(facts)) if part)
+    return "\n\n".join(part for part in (*parts, _decoded(facts), _sanitized(facts), _matrix(facts)) if part)
 
 
 def _slower(rows: dict[str, list[str]]) -> str:
@@ -159,6 +161,29 @@ def _peer(facts: dict[str, Fact]) -> str:
     said = ", ".join(f"M = {m} {cell}" for m, cell in cells.items() if cell)
     words = f"PyTorch's prepacked int4 kernel on {weights.replace('x', ' x ')}, calls one after the other on one stream"
     return f"{words}, its -> ours: {said}." if said else ""
+
+
+def _decoded(facts: dict[str, Fact]) -> str:
+    """A whole model's tokens a second; stale, they withhold nothing else."""
+    stems = {batch: f"decode.{HOST}.{DECODED}.B{batch}" for batch in BATCHES}
+    known = {batch: stem for batch, stem in stems.items() if f"{stem}.ours_tok_s" in facts}
+    arms = {"stock": "stock", "folded": "stock, batch folded into rows", "ours": "ours"}
+    try:
+        rows = {
+            words: [_numbers(facts, [f"{stem}.{arm}_tok_s"])[0] for stem in known.values()]
+            for arm, words in arms.items()
+        }
+    except StaleFact as error:
+        return f"Decode of a whole model has no record of today's kernel and dispatch: {error.fix}."
+    if not known:
+        return ""
+    title = (
+        f"Decode through mlx-lm: the shape of {DECODED} with random 4-bit weights, B sequences of {PROMPT}-token "
+        "prompts, tokens a second of all of them together:"
+    )
+    lines = [title, "", _row("tokens/s", [f"B = {batch}" for batch in known]), _row("---", ["---:"] * len(known))]
+    lines += [_row(words, ["not run" if one is None else f"{one:,.0f}" for one in row]) for words, row in rows.items()]
+    return "\n".join(lines)
 
 
 def _targets(facts: dict[str, Fact]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,6 +113,32 @@ def record_peers(command: str, evidence: Root = EVIDENCE) -> Stored:
     with bar("peers") as advance:
         body = run_peers(progress=advance)
     return Stored(_store(body, command, evidence), f"{body.peer}, {len(body.rows)} rows")
+
+
+def record_decode(
+    command: str,
+    models: Sequence[str],
+    batches: Sequence[int],
+    evidence: Root = EVIDENCE,
+    limit_s: float = math.inf,
+) -> Stored:
+    """Batched decode of whole models; every arm's step is checked against dense weights in the same run. A wrong
+    answer is raised once the other rows are stored.
+
+    Three quarters of ``limit_s`` seconds are for rows, the rest is for the last row to end and for the traces.
+    """
+    require_cuda()
+    from upstream_patch.measure.decode import run_decode
+    from upstream_patch.measure.decode.run import WRONG
+
+    with bar("decode") as advance:
+        body = run_decode(models, batches, machine=probe(), progress=advance, limit_s=limit_s)
+    path = _store(body, command, evidence)
+    if wrong := [note for note in body.notes if note.startswith(WRONG)]:
+        raise UserError(f"{wrong[0]} ({len(wrong)} such rows; the others are in {path})")
+    left_out = len(models) * len(batches) - len(body.rows)
+    detail = f"decode of {', '.join(model.name for model in body.models)}, {len(body.rows)} rows"
+    return Stored(path, detail + (f", {left_out} left out (see its notes)" if left_out else ""))
 
 
 def _store(body: Body, command: str, evidence: Root, raw: Mapping[str, bytes] | None = None) -> Path:

@@ -20,6 +20,7 @@ VERBS = (
         "profile",
         "sanitize",
         "peers",
+        "decode",
         "records",
         "facts",
         "draft",

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from upstream_patch import kernels
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.kernels.tuning import FORMATS
 from upstream_patch.machine import Gpu, Machine
 from upstream_patch.measure.inputs import Weights, cold_copies, last_level_cache
+from upstream_patch.measure.model_shapes import CONFIGS, projections
 from upstream_patch.measure.suites import LLAMA_8B, PROFILES, ROWS, SUITES, profile_plan, suite
 from upstream_patch.problem import Problem, parse_problem
+from upstream_patch.routing import route, stock_route
 
 H200_L2 = 60 << 20
 
@@ -48,6 +51,50 @@ def test_the_suites_of_formats_hold_every_one() -> None:
     assert full == {(*form, dtype, m) for form in FORMATS for dtype in ("bf16", "f16") for m in (1, 4, 8, 16, 32)}
 
 
+def test_the_models_suite_holds_the_projections_of_five_models() -> None:
+    shapes = {name: set(projections(config)) for name, config in CONFIGS.items()}
+    assert shapes["llama-3.1-8b"] == {(4096, 4096), (4096, 1024), (4096, 14336), (14336, 4096), (4096, 128256)}
+    assert shapes["llama-3.2-1b"] == {(2048, 2048), (2048, 512), (2048, 8192), (8192, 2048), (2048, 128256)}
+    # as an inspected checkpoint has them: q with its gate and DeltaNet's q, k, v; k or v; o and DeltaNet's output; ...
+    assert shapes["qwen3.5-4b"] == {
+        *((2560, n) for n in (8192, 1024, 4096, 32, 9216, 248320)),
+        *((k, 2560) for k in (4096, 9216)),
+    }
+    assert shapes["qwen3.6-27b"] == {
+        *((5120, n) for n in (12288, 1024, 10240, 6144, 48, 17408, 248320)),
+        *((k, 5120) for k in (6144, 17408)),
+    }
+    assert shapes["gemma-2-9b"] == {
+        *((3584, n) for n in (4096, 2048, 14336, 256000)),
+        *((k, 3584) for k in (4096, 14336)),
+    }
+    rows = {(row.problem.k, row.problem.n, row.problem.m) for row in suite("models").rows}
+    assert rows == {(k, n, m) for those in shapes.values() for k, n in those for m in (1, 8, 16)}
+
+
+def test_the_boundary_suite_has_both_sides_of_every_change() -> None:
+    device = (9, 0)
+    rows = [row.problem for row in suite("boundary").rows]
+    assert {p.m for p in rows if (p.layout, p.n, p.bits) == ("mk", 4096, 4)} == set(range(1, 34))
+    for kind in {(p.layout, p.n, p.bits) for p in rows}:
+        measured = {p.m: p for p in rows if (p.layout, p.n, p.bits) == kind}
+        one = next(iter(measured.values()))
+        taken = {m: _taken(one.model_copy(update={"m": m}), device) for m in range(1, 34)}
+        changes = [m for m in range(2, 34) if taken[m] != taken[m - 1]]
+        assert len(changes) > 2
+        assert {side for m in changes for side in (m - 1, m)} <= measured.keys()
+    assert {stock_route(p, device) for p in rows} == {"qmv", "qmm_sm80", "qmm_naive"}
+
+
+def _taken(problem: Problem, device: tuple[int, int]) -> tuple[str, str, str]:
+    """Route, stock's kernel and our instance with its blocks of rows."""
+    ours = ""
+    if route(problem, device) == "small_m":
+        variant, launch = kernels.small_m_variant(problem, device, 132)
+        ours = f"{variant.name} {launch.grid[1]}"
+    return route(problem, device), stock_route(problem, device), ours
+
+
 @pytest.mark.parametrize("name", SUITES)
 def test_hot_weights_fit_the_smallest_cache(name: str) -> None:
     assert all(row.problem.packed_bytes < 24e6 / 2 for row in suite(name).rows if row.cache == "hot")
@@ -73,7 +120,7 @@ def test_the_profile_plan_is_stock_and_ours_at_every_row_count() -> None:
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(UserError, match="no suite 'x'; known: small-m, formats, formats-full, smoke"):
+    with pytest.raises(UserError, match="no suite 'x'; known: small-m, formats, formats-full, models, boundary, smoke"):
         suite("x")
     with pytest.raises(UserError, match="no profile plan 'x'; known: ncu"):
         profile_plan("x")

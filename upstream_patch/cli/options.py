@@ -19,7 +19,9 @@ Evidence = Annotated[Path, typer.Option(help="Folder of the records.")]
 Out = Annotated[Path, typer.Option(help="Folder that drafts are written to.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Check = Annotated[bool, typer.Option("--check", help="Change nothing; fail where the file differs.")]
-Suite = Annotated[str, typer.Option(help="Problems: small-m, formats, formats-full, or smoke, which takes seconds.")]
+Suite = Annotated[
+    str, typer.Option(help="Problems: small-m, formats, formats-full, models, boundary, or smoke (seconds).")
+]
 EVIDENCE = Path("evidence")
 OUT = Path("out")
 SUITE = "small-m"

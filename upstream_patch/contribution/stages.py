@@ -110,6 +110,13 @@ def _profile(context: Context) -> Stored:
     return record_profile(context.command, context.evidence)
 
 
+def _decode(context: Context) -> Stored:
+    from upstream_patch.measure.decode.shapes import BATCHES, SHAPES
+    from upstream_patch.recording import record_decode
+
+    return record_decode(context.command, tuple(SHAPES), BATCHES, context.evidence)
+
+
 def _verify(context: Context) -> Result:
     from upstream_patch.records import store
 
@@ -143,7 +150,7 @@ STAGES = (
     Stage("bench", _measured("bench", _bench), needs=("correctness",)),
     Stage("profile", _measured("ncu", _profile), needs=("correctness",)),
     Stage("peers", _measured("peer", _peers), needs=("correctness",)),
-    Stage("decode", _not_built("end-to-end decode with mlx-lm")),
+    Stage("decode", _measured("decode", _decode), needs=("correctness",)),
     Stage("records verify", _verify),
     Stage("draft issue", _draft_issue, needs=("records verify",)),
     Stage("draft pull request", _not_built("the change to an MLX checkout, and its description's facts")),

@@ -73,7 +73,7 @@ def run_suite(
     notes = conditions("before")
     timer = Timer(device)
     timer.calibrate()
-    probe = _probe(device, timer, machine)
+    probe = normal_probe(device, timer, machine)
     notes += [f"read probe {shape}: {gbps:.0f} GB/s" for shape, gbps in probe.tried.items()]
     floor = launch_floor(device, timer)
     timer.calibrate()  # again at full clocks: this one is subtracted
@@ -100,7 +100,8 @@ def run_suite(
     return body
 
 
-def _probe(device: MlxDevice, timer: Timer, machine: Machine) -> ReadProbe:
+def normal_probe(device: MlxDevice, timer: Timer, machine: Machine) -> ReadProbe:
+    """The read probe, from a machine at its normal speed. Raises SlowProbe, or MissingTool without a count of SMs."""
     multiprocessors = machine.gpu.multiprocessors if machine.gpu is not None else None
     if not multiprocessors:
         raise MissingTool("the number of SMs is unknown", "run `upstream-patch doctor` and follow its fix")

@@ -7,7 +7,8 @@ from itertools import product
 from typing import Literal
 
 from upstream_patch.errors import UserError
-from upstream_patch.kernels.tuning import FORMATS, USUAL
+from upstream_patch.kernels.tuning import FORMATS, MAX_ROWS, USUAL
+from upstream_patch.measure.model_shapes import all_projections
 from upstream_patch.problem import DType, Layout, Problem
 from upstream_patch.records.schema import Arm
 
@@ -85,6 +86,22 @@ def _formats_full() -> tuple[Spec, ...]:
     )
 
 
+MODEL_ROWS = (1, 8, 16)
+EDGES = (1, 7, 8, 9, 16, 17, 32, 33)
+"""Row counts on both sides of a change: stock's row-by-row kernel ends at 7, our blocks of rows at 8, 16 and 32."""
+
+
+def _boundary() -> tuple[Spec, ...]:
+    """All row counts where they meet the most kernels; the edges where the layout, N or the bits give stock others."""
+    square = ((4096, 4096),)
+    edges = (Problem(m=m, n=n, k=4096, bits=bits) for n, bits in ((4112, 4), (4096, 3)) for m in EDGES)
+    return (
+        _specs(square, tuple(range(1, MAX_ROWS + 2)))
+        + _specs(square, EDGES[1:], "b1k")
+        + tuple(Spec(problem) for problem in edges)
+    )
+
+
 _SMALL_M = (
     _specs(LLAMA_8B, ROWS)
     + _specs(LLAMA_8B, BATCH_ROWS, "b1k")
@@ -101,6 +118,8 @@ SUITES: dict[str, Suite] = {
         Suite("small-m", "stock and ours at 1 to 32 rows on the shapes of Llama-3.1-8B", _SMALL_M),
         Suite("formats", "every other width, group size and mode at 8 rows of bf16", _formats()),
         Suite("formats-full", "every width, group size, mode and dtype, 1 to 32 rows", _formats_full()),
+        Suite("models", "the projections of five models at 1, 8 and 16 rows", _specs(all_projections(), MODEL_ROWS)),
+        Suite("boundary", "every row count on both sides of every change of kernel, ours and stock's", _boundary()),
         Suite(
             "smoke",
             "every protocol once, in seconds",

@@ -12,9 +12,11 @@ from statistics import median
 from upstream_patch import kernels
 from upstream_patch.errors import StaleFact
 from upstream_patch.kernels.tuning import DEVICE_CLASSES
-from upstream_patch.problem import Problem
+from upstream_patch.problem import Problem, parse_problem
 from upstream_patch.records import canonical, dispatch_hash, kernel_hash, rules, stats
 from upstream_patch.records.correctness_facts import matrix_values
+from upstream_patch.records.decode_facts import row_values, trace_values
+from upstream_patch.records.decode_schema import DecodeBody
 from upstream_patch.records.ncu_facts import UNITS, launch_values
 from upstream_patch.records.schema import (
     BenchBody,
@@ -37,6 +39,7 @@ VERBS: Mapping[str, str] = {
     "ncu": "profile",
     "sanitizer": "sanitize",
     "peer": "peers",
+    "decode": "decode",
 }
 """Kind of record -> the verb, and the nox session, that makes it."""
 MAKES: Mapping[str, str] = {
@@ -53,7 +56,8 @@ class Fact:
     id: str
     value: float | str
     unit: str
-    """``us``, ``GB/s`` (1e9 bytes), ``byte``, ``ratio``, ``norm``, ``ulp``, ``percent``, ``count``, or ``text``."""
+    """``us``, ``ms``, ``GB/s`` (1e9 bytes), ``tokens/s``, ``byte``, ``ratio``, ``norm``, ``ulp``, ``percent``,
+    ``count``, or ``text``."""
     host: str
     record_path: str
     sha256: str
@@ -218,6 +222,19 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: st
             stem = f"peer.{host}.{peer.problem.id}"
             retuned = _retuned(record, peer.problem, [peer.ours_kernel])
             yield _Row(stem, tuple(_peer(stem, body, peer, speeds[record.id, index])), retuned)
+    elif isinstance(body, DecodeBody):
+        models = {model.name: model for model in body.models}
+        changed = body.dispatch_hash != dispatch
+        for decoded in body.rows:
+            stem = f"decode.{host}.{decoded.fact_stem}"
+            took = decoded.ours_kernels.items()
+            outdated = changed or any(_retuned(record, parse_problem(one), [kernel]) for one, kernel in took)
+            values = row_values(decoded, models[decoded.model], median(body.probe_gbps))
+            yield _Row(stem, tuple(_Value(f"{stem}.{name}", *rest) for name, rest in values), outdated)
+        for trace in body.traces:
+            stem = f"decode.{host}.{trace.model}.B{trace.batch}.{trace.arm}_trace"
+            values = trace_values(trace)
+            yield _Row(stem, tuple(_Value(f"{stem}.{name}", *rest) for name, rest in values), changed)
     else:
         by_problem: dict[Problem, list[NcuLaunch]] = {}
         for launch in body.launches:

@@ -26,6 +26,7 @@ _DISTRIBUTIONS = (
     "mlx-cuda-13",
     "mlx-cuda-12",
     "mlx-metal",
+    "mlx-lm",
     "nvidia-cuda-runtime",
     "nvidia-cuda-runtime-cu12",
     "nvidia-cuda-nvrtc",

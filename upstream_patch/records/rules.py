@@ -10,6 +10,7 @@ from typing import get_args
 
 from upstream_patch import kernels
 from upstream_patch.problem import Problem
+from upstream_patch.records.decode_schema import DecodeBody
 from upstream_patch.records.provenance import HOSTS, TEST_HOST, host_id
 from upstream_patch.records.schema import (
     BenchBody,
@@ -72,6 +73,8 @@ def violations(record: Record) -> Iterator[Violation]:
         yield from _sanitizer(record, body)
     elif isinstance(body, PeerBody):
         yield from _peer(record, body)
+    elif isinstance(body, DecodeBody):
+        yield from _decode(record, body)
     else:
         yield from _twice("body.launches", [launch.model_dump_json() for launch in body.launches])
         calls = [(launch.problem, launch.arm) for launch in body.launches]
@@ -81,13 +84,13 @@ def violations(record: Record) -> Iterator[Violation]:
 
 def slow_probe(record: Record, committed: Iterable[Record]) -> Violation | None:
     """A run whose read probe is below 98% of the best committed one of its host says nothing about a kernel."""
-    if not isinstance(record.body, BenchBody):
+    if not isinstance(record.body, BenchBody | DecodeBody):
         return None
     best = max(
         (
             median(old.body.probe_gbps)
             for old in committed
-            if old.host == record.host and isinstance(old.body, BenchBody)
+            if old.host == record.host and isinstance(old.body, BenchBody | DecodeBody)
         ),
         default=0.0,
     )
@@ -150,6 +153,8 @@ def _impossible(body: Body) -> Iterator[Violation]:
         parts["launched"] = [launch.problem for launch in body.launched]
     elif isinstance(body, PeerBody):
         parts["rows"] = [row.problem for row in body.rows]
+    elif isinstance(body, DecodeBody):
+        parts |= {f"models.{index}.problems": model.problems for index, model in enumerate(body.models)}
     else:
         parts["launches"] = [launch.problem for launch in body.launches]
     for name, problems in parts.items():
@@ -161,13 +166,8 @@ def _impossible(body: Body) -> Iterator[Violation]:
 
 
 def _bench(record: Record, body: BenchBody) -> Iterator[Violation]:
-    probe, floor = median(body.probe_gbps), PROBE_FLOOR_GBPS.get(record.host, 0.0)
-    if probe < floor:
-        yield (
-            "body.probe_gbps",
-            f"median {probe:.0f} GB/s is below {floor:.0f} on {record.host}; "
-            "see what else runs on the machine, then measure again",
-        )
+    yield from _least_probe(record, body)
+    probe = median(body.probe_gbps)
     cache = record.machine.gpu.l2_bytes if record.machine.gpu else None
     for index, row in enumerate(body.rows):
         where = f"body.rows.{index}"
@@ -188,6 +188,54 @@ def _bench(record: Record, body: BenchBody) -> Iterator[Violation]:
                         f"{where}.{name}",
                         f"{row.fact_stem} would read cold weights at {fraction:.4g} of this run's read probe, above "
                         f"{MOST_OF_PROBE}: no such speed is possible",
+                    )
+
+
+def _least_probe(record: Record, body: BenchBody | DecodeBody) -> Iterator[Violation]:
+    probe, floor = median(body.probe_gbps), PROBE_FLOOR_GBPS.get(record.host, 0.0)
+    if probe < floor:
+        yield (
+            "body.probe_gbps",
+            f"median {probe:.0f} GB/s is below {floor:.0f} on {record.host}; "
+            "see what else runs on the machine, then measure again",
+        )
+
+
+def _decode(record: Record, body: DecodeBody) -> Iterator[Violation]:
+    yield from _least_probe(record, body)
+    yield from _twice("body.models", [model.name for model in body.models])
+    yield from _twice("body.rows", [(row.model, row.batch) for row in body.rows])
+    yield from _twice("body.traces", [(trace.model, trace.batch, trace.arm) for trace in body.traces])
+    models = {model.name: model for model in body.models}
+    cache = (record.machine.gpu and record.machine.gpu.l2_bytes) or 0
+    for where, name in (
+        *((f"body.rows.{index}", row.model) for index, row in enumerate(body.rows)),
+        *((f"body.traces.{index}", trace.model) for index, trace in enumerate(body.traces)),
+    ):
+        if name not in models:
+            yield f"{where}.model", f"{name} is not among the record's models"
+    for index, model in enumerate(body.models):
+        packed = sum(problem.packed_bytes for problem in model.problems)
+        if packed != model.step_bytes:
+            yield f"body.models.{index}.step_bytes", f"says {model.step_bytes}, its problems have {packed}"
+    for index, row in enumerate(body.rows):
+        if row.model not in models:
+            continue
+        model = models[row.model]
+        for name, arm in row.arms.items():
+            where = f"body.rows.{index}.{name}"
+            if not arm.check.passed:
+                yield f"{where}.check.passed", f"{row.fact_stem} gave a wrong result, a wrong result has no speed"
+            if arm.check.matmuls != len(model.problems):
+                yield f"{where}.check.matmuls", f"{arm.check.matmuls} were checked, a step has {len(model.problems)}"
+            # what lies in the cache from the step before need not be read again
+            for what, times in (("step_ms", arm.step_ms), ("matmul_ms", arm.matmul_ms)):
+                least_ms = 1e3 * (model.step_bytes - cache) / 1e9 / median(body.probe_gbps) / MOST_OF_PROBE
+                if median(times) < least_ms:
+                    yield (
+                        f"{where}.{what}",
+                        f"{row.fact_stem} takes {median(times):.4g} ms, and reading its weights at this run's probe "
+                        f"takes {least_ms:.4g}: no such speed is possible",
                     )
 
 
@@ -252,6 +300,6 @@ def _twice(where: str, keys: Sequence[Hashable], what: str = "says again what is
 def _runs_ours(body: Body) -> bool:
     if isinstance(body, NcuBody):
         return any(launch.arm == "ours" for launch in body.launches)
-    if isinstance(body, BenchBody | PeerBody):
+    if isinstance(body, BenchBody | PeerBody | DecodeBody):
         return bool(body.rows)
     return bool(body.cases if isinstance(body, CorrectnessBody) else body.launched)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, Field, model_validator
 
 from upstream_patch.machine import Machine
 from upstream_patch.problem import Problem
+from upstream_patch.records.decode_schema import DecodeBody
+from upstream_patch.records.form import FORM, Count, Error, Gbps, Microseconds, Samples, Sha256
 
 SCHEMA_VERSION = 1
 REPEATS = 20
@@ -23,18 +25,11 @@ Tool = Literal["memcheck", "racecheck", "initcheck", "synccheck"]
 """Of compute-sanitizer."""
 Cache = Literal["cold", "hot"]
 Order = Literal["queue", "chain"]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Host = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*$")]
-Microseconds = Annotated[float, Field(ge=1e-6, le=1e12)]
-"""Wide enough for any call and any machine, narrow enough that no ratio of two leaves the floats."""
-Gbps = Annotated[float, Field(ge=1e-6, le=1e12)]
-Error = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
-Samples = Annotated[list[Microseconds], Field(min_length=3)]
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = FORM
 
 
 class KernelIdentity(Model):
@@ -286,7 +281,9 @@ class Attachment(Model):
     size: int
 
 
-Body = Annotated[CorrectnessBody | BenchBody | NcuBody | SanitizerBody | PeerBody, Field(discriminator="kind")]
+Body = Annotated[
+    CorrectnessBody | BenchBody | NcuBody | SanitizerBody | PeerBody | DecodeBody, Field(discriminator="kind")
+]
 
 
 class Record(Model):

@@ -50,14 +50,14 @@ def update(path: Path, facts: Iterable[Fact]) -> bool:
 
 def _table(rows: list[Judged]) -> Iterator[str]:
     beside = any(row.target.beside or row.target.of_its_run for row in rows)
-    yield _row(["problem", "target", "reached", "", "fact", *(["beside it"] if beside else [])])
+    yield _row(["asked of", "target", "reached", "", "fact", *(["beside it"] if beside else [])])
     yield _row(["---"] * (6 if beside else 5))
     for row in rows:
         target = row.target
         reached = "" if row.value is None else f"{row.value:.4g}"
         fact = f"`{target.fact}`" + (f" / `{target.over}`" if target.over else "")
         also = "; ".join(f"`{name}` {value:.2f}" for name, value in row.beside.items())
-        cells = [f"`{target.problem.id}`", f"{target.bound} {target.limit:g}", reached, row.outcome.value, fact]
+        cells = [f"`{target.asked_of.id}`", f"{target.bound} {target.limit:g}", reached, row.outcome.value, fact]
         yield _row([*cells, *([also] if beside else [])])
 
 

@@ -17,10 +17,22 @@ Bound = Literal["at least", "at most"]
 
 
 @dataclass(frozen=True)
+class Decoding:
+    """Decode of ``batch`` sequences at once."""
+
+    model: str
+    batch: int
+
+    @property
+    def id(self) -> str:
+        return f"{self.model}.B{self.batch}"
+
+
+@dataclass(frozen=True)
 class Target:
     """A bound on one fact, or on the ratio of two facts of one record (``over`` is the lower one)."""
 
-    problem: Problem
+    asked_of: Problem | Decoding
     fact: str
     bound: Bound
     limit: float
@@ -66,7 +78,14 @@ PEER = {1: 1.5, 8: 3.0}
 _OTHERS_AT = (4096, 14336)
 
 
-def _fact(problem: Problem, name: str, family: str = "small_m") -> str:
+DECODED = "llama-3.1-8b"
+DECODE = ((1, "speedup", 1.6), (8, "speedup", 8.0), (8, "speedup_over_folded", 3.5), (16, "speedup", 12.0))
+"""Sequences, fact, and the least it must be."""
+AGGREGATE = (8, 1, 6.0)
+"""So many sequences together must reach so many times the tokens of one."""
+
+
+def _fact(problem: Problem | Decoding, name: str, family: str = "small_m") -> str:
     return f"{family}.{HOST}.{problem.id}.{name}"
 
 
@@ -125,6 +144,19 @@ def _others() -> Iterator[Target]:
             yield Target(problem, _fact(problem, "read_fraction"), "at least", limit)
 
 
+def _decode() -> Iterator[Target]:
+    for batch, name, limit in DECODE:
+        decoding = Decoding(DECODED, batch)
+        over = ("stock", "ours") if name == "speedup" else ("folded", "ours")
+        beside = tuple(_fact(decoding, f"{arm}_tok_s", "decode") for arm in over)
+        yield Target(decoding, _fact(decoding, name, "decode"), "at least", limit, beside=beside)
+    many, few, limit = AGGREGATE
+    decoding = Decoding(DECODED, many)
+    one = _fact(Decoding(DECODED, few), "ours_tok_s", "decode")
+    beside = tuple(_fact(decoding, f"ours_{name}", "decode") for name in ("ms_step", "matmul_ms", "host_ms"))
+    yield Target(decoding, _fact(decoding, "ours_tok_s", "decode"), "at least", limit, over=one, beside=beside)
+
+
 GROUPS = (
     Group(
         "Share of the read probe",
@@ -158,5 +190,11 @@ GROUPS = (
         "Other formats",
         "Share of the read probe at M = 8 in bf16.",
         tuple(_others()),
+    ),
+    Group(
+        "Decode of Llama-3.1-8B's shape",
+        "Through mlx-lm with random weights, 128-token prompts, steady steps: ours against stock, and against stock "
+        "with the batch folded into rows; and the tokens of 8 sequences against those of one.",
+        tuple(_decode()),
     ),
 )

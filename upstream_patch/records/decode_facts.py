@@ -1,0 +1,48 @@
+"""The facts of a decode row and of a traced step: a name, and (value, unit, whether it is about our kernel)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from upstream_patch.records import stats
+from upstream_patch.records.decode_schema import DecodeArm, DecodeModel, DecodeRow, DecodeTrace
+
+Value = tuple[str, tuple[float | str, str, bool]]
+
+
+def row_values(row: DecodeRow, model: DecodeModel, probe: float) -> Iterator[Value]:
+    """Times and rates of each arm, and ours against each of the others as the geometric mean of paired ratios."""
+    for arm, measured in row.arms.items():
+        for what, value, unit in _arm(row.batch, measured, model.step_bytes, probe):
+            yield f"{arm}_{what}", (value, unit, arm == "ours")
+    stock, ours_ms = row.stock.step_ms, row.ours.step_ms
+    pairs = [(stock, ours_ms), (row.folded.step_ms, ours_ms), (stock, row.aa_ms)]
+    over_stock, over_folded, noise = stats.geometric_mean_ratios(pairs)
+    for name, ratio in (("speedup", over_stock), ("speedup_over_folded", over_folded)):
+        yield name, (ratio.value, "ratio", True)
+        yield f"{name}_low", (ratio.low, "ratio", True)
+        yield f"{name}_high", (ratio.high, "ratio", True)
+        yield f"{name}_verdict", (str(stats.verdict(ratio, noise, len(ours_ms)).verdict), "text", True)
+
+
+def trace_values(trace: DecodeTrace) -> Iterator[Value]:
+    """us of a traced step: never a speed, only where its time goes."""
+    ours = trace.arm == "ours"
+    yield "span_us", (trace.span_us, "us", ours)
+    yield "kernels_us", (sum(one.us for one in trace.kernels), "us", ours)
+    yield "launches", (sum(one.launches for one in trace.kernels), "count", ours)
+
+
+def _arm(batch: int, arm: DecodeArm, step_bytes: int, probe: float) -> Iterator[tuple[str, float, str]]:
+    step, matmuls = median(arm.step_ms), median(arm.matmul_ms)
+    yield "ms_step", step, "ms"
+    yield "tok_s", 1e3 * batch / step, "tokens/s"
+    yield "host_ms", median(arm.host_ms), "ms"
+    yield "matmul_ms", matmuls, "ms"
+    yield "matmul_share", matmuls / step, "ratio"
+    yield "matmul_read_fraction", step_bytes / 1e6 / matmuls / probe, "ratio"
+    yield "logits_error", arm.check.logits_error, "norm"
+    if arm.generator_ms:
+        yield "generator_ms_step", median(arm.generator_ms), "ms"
+        yield "generator_tok_s", 1e3 * batch / median(arm.generator_ms), "tokens/s"
