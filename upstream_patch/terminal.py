@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -15,6 +16,9 @@ from rich.text import Text
 from upstream_patch.compile import CompileResult
 from upstream_patch.machine import Finding
 
+NEWS_S = 30.0
+"""Seconds between two lines where there is no bar."""
+
 
 class Advance(Protocol):
     """Called with what is done, of how many, and what comes next."""
@@ -24,7 +28,7 @@ class Advance(Protocol):
 
 @contextmanager
 def bar(title: str) -> Iterator[Advance]:
-    """A progress bar on stderr while the block runs; nothing where stderr is no terminal."""
+    """A progress bar on stderr while the block runs; where stderr is no terminal, a line now and then."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -36,8 +40,14 @@ def bar(title: str) -> Iterator[Advance]:
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(title, total=None, label="")
 
+        said = time.monotonic()
+
         def advance(done: int, total: int, label: str = "") -> None:
+            nonlocal said
             progress.update(task, completed=done, total=total, label=label)
+            if progress.disable and time.monotonic() - said > NEWS_S:
+                said = time.monotonic()
+                print(f"{title}: {done} of {total}", file=sys.stderr, flush=True)
 
         yield advance
 

@@ -324,21 +324,18 @@ def run_cases(
 def _in_processes(
     cases: Sequence[Case], arms: Callable[[], Arms], tell: Progress, processes: int, first: int, limit_s: float
 ) -> dict[int, CaseResult]:
-    end = time.monotonic() + limit_s
+    end = time.time() + limit_s
     found: dict[int, CaseResult] = {}
     with _pool(processes) as pool:
-        shares = [*_shares(cases, range(first)), *_shares(cases, range(first, len(cases)))]
-        waiting = {pool.submit(_run_share, [cases[i] for i in share], arms): share for share in shares}
+        waiting = {
+            pool.submit(_run_share, [cases[i] for i in share], arms, ends): share
+            for places, ends in ((range(first), math.inf), (range(first, len(cases)), end))
+            for share in _shares(cases, places)
+        }
         for future in as_completed(waiting):
             share = waiting[future]
-            if future.cancelled():
-                continue
-            found.update(zip(share, _of(future, [cases[i] for i in share]), strict=True))
+            found.update(zip(share, _of(future, [cases[i] for i in share]), strict=False))
             tell(len(found), len(cases), cases[share[-1]].id)
-            if time.monotonic() > end:
-                for later, places in waiting.items():
-                    if min(places) >= first:
-                        later.cancel()
     return found
 
 
@@ -362,6 +359,7 @@ def _shares(cases: Sequence[Case], places: range) -> list[list[int]]:
     return [order[i : i + size] for i in range(0, len(order), size)]
 
 
-def _run_share(cases: Sequence[Case], arms: Callable[[], Arms]) -> list[CaseResult]:
+def _run_share(cases: Sequence[Case], arms: Callable[[], Arms], ends: float) -> list[CaseResult]:
+    """Results of the first of these cases, up to ``ends`` (``time.time``)."""
     mine = arms()
-    return [run_case(case, mine) for case in cases]
+    return [run_case(case, mine) for case in cases if time.time() < ends]
