@@ -16,12 +16,8 @@ from upstream_patch.simulate.metal.staged import of_kind
 from upstream_patch.simulate.metal.stock import FLAT, LAYOUTS, Layout, Quantization
 
 SEED = 20261130
-CASES = 1000
+CASES = 880
 QUANTIZATIONS = tuple(Quantization(*each) for each in product(BITS, GROUPS, TYPES))
-M = (1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 63, 64, 65, 70, 127, 128, 129, 255, 256, 257)
-N = (64, 128, 192)
-K = (64, 128, 192, 256, 320, 448, 512, 576, 1152)
-"""Rounded up to what the group and the parts of K need. 64 is one step, which nothing is fetched ahead of; 128 two."""
 _ELEMENTS = ((0, 0, 0, 0), (4, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (12, 1, 5, 7))
 """Where x, w, scales and biases start, in elements after a page's start, x at multiples of 8 bytes; past the last, at
 the end of theirs."""
@@ -51,7 +47,7 @@ class StagedCase(Schedule):
     stock_rows: int
     """BM of the stock kernel."""
     from_text: bool
-    """The second launch is of what ``mx.fast`` compiles."""
+    """What ``mx.fast`` compiles is launched, too."""
 
     @property
     def quantization(self) -> Quantization:
@@ -73,11 +69,38 @@ class StagedCase(Schedule):
 QUANTIZATION, ROW_COUNT, OUTPUTS, DEPTH, FORM, TILE = range(6)
 FULL = (QUANTIZATION, ROW_COUNT, OUTPUTS, DEPTH)
 """What the full run takes the whole cross of."""
-_AXES = (QUANTIZATIONS, M, N, K, FORMS, ROWS)
-LEVELS = [
-    *(len(each) for each in _AXES),
-    *(len(_DISTRIBUTIONS), len(_ELEMENTS) + 1, len(ORDERS), len(ORDERS) - 1, len(SUMS), len(FILLS)),
-]
+
+
+@dataclass(frozen=True)
+class _Space:
+    """The sizes that a run varies."""
+
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    """Rounded up to what the group and the parts of K need. 64 is one step, nothing is fetched ahead of it."""
+    shallow: int
+    """The most K where M is past 128, in the same way: those launches cost most."""
+
+    @property
+    def levels(self) -> list[int]:
+        axes = (QUANTIZATIONS, self.m, self.n, self.k, FORMS, ROWS)
+        how = (len(_DISTRIBUTIONS), len(_ELEMENTS) + 1, len(ORDERS), len(ORDERS) - 1, len(SUMS), len(FILLS))
+        return [*(len(each) for each in axes), *how]
+
+
+USUAL = _Space(
+    m=(1, 8, 16, 17, 32, 33, 48, 64, 65, 70, 129, 257),
+    n=(64, 128),
+    k=(64, 128, 192, 320, 448, 576),
+    shallow=192,
+)
+WHOLE = _Space(
+    m=(1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 63, 64, 65, 70, 127, 128, 129, 255, 256, 257),
+    n=(64, 128, 192),
+    k=(64, 128, 192, 256, 320, 448, 512, 576, 1152),
+    shallow=1152,
+)
 
 
 def _from_text() -> list[dict[int, int]]:
@@ -103,12 +126,13 @@ def _placement(level: int) -> Placement:
     return Placement(offsets=(x * 2, w * 4, scales * 2, biases * 2))
 
 
-def _case(row: Sequence[int], seed: int, from_text: bool) -> StagedCase:
-    q, form = QUANTIZATIONS[row[QUANTIZATION]], FORMS[row[FORM]]
+def _case(space: _Space, row: Sequence[int], seed: int, from_text: bool) -> StagedCase:
+    q, form, m = QUANTIZATIONS[row[QUANTIZATION]], FORMS[row[FORM]], space.m[row[ROW_COUNT]]
+    k = space.k[row[DEPTH]]
     problem = Problem(
-        m=M[row[ROW_COUNT]],
-        n=N[row[OUTPUTS]],
-        k=_depth(K[row[DEPTH]], q, form.parts),
+        m=m,
+        n=space.n[row[OUTPUTS]],
+        k=_depth(min(k, space.shallow) if m > 128 else k, q, form.parts),
         bits=q.bits,
         group_size=q.group_size,
         dtype=q.dtype,
@@ -128,12 +152,12 @@ def _case(row: Sequence[int], seed: int, from_text: bool) -> StagedCase:
     )
 
 
-def _rows(full: bool, seed: int) -> tuple[list[list[int]], int]:
+def _rows(space: _Space, full: bool, seed: int) -> tuple[list[list[int]], int]:
     """Levels of every case, and how many of the first are from the text."""
     text = _from_text()
-    cross = product(*(range(LEVELS[factor]) for factor in FULL)) if full else ()
+    cross = product(*(range(space.levels[factor]) for factor in FULL)) if full else ()
     fixed = [*text, *(dict(zip(FULL, levels, strict=True)) for levels in cross)]
-    return list(pairwise(LEVELS, max(len(fixed), CASES), seed, fixed)), len(text)
+    return list(pairwise(space.levels, max(len(fixed), CASES), seed, fixed)), len(text)
 
 
 def staged_cover(full: bool = False, seed: int = SEED) -> list[StagedCase]:
@@ -141,11 +165,12 @@ def staged_cover(full: bool = False, seed: int = SEED) -> list[StagedCase]:
 
     Every pair of levels of two factors occurs, and every instance is launched. ``full``: the whole cross of ``FULL``.
     """
-    rows, text = _rows(full, seed)
-    cases = [_case(row, number, number < text) for number, row in enumerate(rows)]
+    space = WHOLE if full else USUAL
+    rows, text = _rows(space, full, seed)
+    cases = [_case(space, row, number, number < text) for number, row in enumerate(rows)]
     return sorted(cases, key=lambda case: (str(case.quantization), case.seed))
 
 
 def uncovered_pairs(seed: int = SEED) -> int:
     """How many pairs of levels of two factors never occur together."""
-    return uncovered(LEVELS, _rows(False, seed)[0])
+    return uncovered(USUAL.levels, _rows(USUAL, False, seed)[0])
