@@ -147,7 +147,8 @@ def _one_blas_thread() -> Iterator[None]:
 
 
 def _gather(full: bool, seed: int | None) -> tuple[list[Front], list[MissingTool]]:
-    fronts, missing = [], []
+    fronts: list[Front] = []
+    missing: list[MissingTool] = []
     for make in FRONTS:
         try:
             fronts.append(make(full, seed))
