@@ -25,9 +25,10 @@ from upstream_patch.correctness.staged_cover import (
 )
 from upstream_patch.correctness.staged_plants import find_staged_plants, shown
 from upstream_patch.correctness.staged_simulated import ascending, kernels_of, mean_error, run_staged_case
+from upstream_patch.correctness.stock_metal import judge
 from upstream_patch.kernels.metal import IMPLEMENTATION, Staged, instances, path_of, sources
 from upstream_patch.problem import Problem
-from upstream_patch.reference import from_bits
+from upstream_patch.reference import from_bits, round_to
 from upstream_patch.simulate import ORDERS, SUMS, Kernel, Placement, Run, SimulatorCompileError
 from upstream_patch.simulate.library import build
 from upstream_patch.simulate.metal.launches import How, run_accumulate
@@ -231,5 +232,26 @@ def test_parts_add_no_more_than_a_rounding_where_mlx_would_split(m: int, n: int,
     partial = run_staged(Staged(4, 64, "bf16", 32, split=True), operands, parts).outputs[0]
     summed = run_accumulate(operands.problem, partial, kernel=accumulate_kernel("bf16")).outputs[0]
     assert mean_error(operands.batch[0], from_bits(summed, "bf16")) <= 1.1
-    halves = from_bits((partial.view(np.uint32) >> 16).astype(np.uint16), "bf16").sum(axis=0)
+    halves = round_to(round_to(partial.astype(np.float64), "bf16").sum(axis=0), "bf16")
     assert mean_error(operands.batch[0], halves) > 1.1
+
+
+@pytest.mark.needs_metal_front
+def test_parts_that_cancel_keep_what_16_bits_would_lose() -> None:
+    """The second part is the first one's negative, but for the biases' last bit."""
+    operands = make_operands(Problem(m=8, n=64, k=512), seed=2)
+    (inputs,) = operands.x
+    half, groups = 256, 256 // 64
+    biases = inputs.biases.copy()
+    biases[:, groups:] = biases[:, :groups] * (1 + 2.0**-7)
+    x, packed, scales = inputs.x.copy(), inputs.packed.copy(), inputs.scales.copy()
+    x[:, half:] = -x[:, :half]
+    packed[:, half * 4 // 32 :] = packed[:, : half * 4 // 32]
+    scales[:, groups:] = scales[:, :groups]
+    cancelling = replace(inputs, x=x, packed=packed, scales=scales, biases=round_to(biases, "bf16").astype(np.float32))
+    operands = replace(operands, x=(cancelling,), w=(cancelling,))
+    partial = run_staged(Staged(4, 64, "bf16", 32, split=True), operands, 2).outputs[0]
+    summed = run_accumulate(operands.problem, partial, kernel=accumulate_kernel("bf16")).outputs[0]
+    assert judge(cancelling, from_bits(summed, "bf16"), True) is None
+    halves = round_to(partial.astype(np.float64), "bf16").sum(axis=0)
+    assert "past one rounding" in str(judge(cancelling, round_to(halves, "bf16"), True))
