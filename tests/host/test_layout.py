@@ -12,7 +12,7 @@ import pytest
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"problem", "machine", "kernels", "errors", "files"}),
-    frozenset({"floating", "reference", "routing"}),
+    frozenset({"floating", "reference", "routing", "routing_metal"}),
     frozenset({"ops", "installing", "compile", "driver", "simulate"}),
     frozenset({"correctness", "records"}),
     frozenset({"measure", "series"}),
