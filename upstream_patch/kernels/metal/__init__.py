@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 FOLDER = Path(__file__).parent
+PLACE = "mlx/backend/metal/kernels"
+"""Where our headers would lie in an MLX checkout, and what their includes say."""
+IMPLEMENTATION = "qmm_t_nax_staged.h"
 BITS = (1, 2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
 ROWS = (32, 64)
@@ -81,6 +84,16 @@ class Staged:
     def grid(self, m: int, n: int, parts: int = 1) -> tuple[int, int, int]:
         """Threadgroups for M rows and N outputs. ``parts``: of K where ``split``, else matrices of the batch."""
         return n // COLUMNS, -(-m // self.bm), parts
+
+
+def path_of(name: str) -> str:
+    """The path of a header in an MLX checkout."""
+    return f"{PLACE}/{name}"
+
+
+def sources() -> dict[str, str]:
+    """Every header of ours, by its path in an MLX checkout."""
+    return {path_of(name): (FOLDER / name).read_text("utf-8") for name in (IMPLEMENTATION, *FILES.values())}
 
 
 def instances() -> tuple[Staged, ...]:
