@@ -152,4 +152,3 @@ def same_values(a: NDArray[Any], b: NDArray[Any], dtype: DType) -> bool:
     wide: tuple[F64, F64] = (from_bits(a, dtype), from_bits(b, dtype))
     nan = [np.isnan(each) for each in wide]
     return bool(np.array_equal(nan[0], nan[1]) and np.array_equal(a[~nan[0]], b[~nan[1]]))
-
