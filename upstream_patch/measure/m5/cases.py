@@ -30,7 +30,7 @@ SHAPES: tuple[tuple[str, int, int, int, int], ...] = (
     ("short_k", 9, 2048, 384, 1),
     ("rows_off_tile", 65, 192, 512, 1),
     ("two_row_tiles", 72, 128, 1152, 1),
-    ("no_split", 70, 128, 640, 1),
+    ("parts_of_320", 70, 128, 640, 1),
     ("batch", 40, 64, 384, 3),
     ("batch_short", 33, 128, 256, 2),
     ("batch_few_rows", 20, 64, 4352, 2),

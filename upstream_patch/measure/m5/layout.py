@@ -8,6 +8,7 @@ cannot be seen so, and changes no result.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -45,10 +46,10 @@ for (int which = 0; which < count; ++which) {
 """
 
 
-def probe() -> NDArray[np.float32]:
-    """[element of A, lane, what it holds of the product], by ``mx.fast.metal_kernel`` of this machine."""
+def probe(make: Callable[..., Any] | None = None) -> NDArray[np.float32]:
+    """[element of A, lane, what it holds of the product]. ``make`` takes the place of ``mx.fast.metal_kernel``."""
     mx: Any = import_module("mlx.core")
-    kernel = mx.fast.metal_kernel(
+    kernel = (make or mx.fast.metal_kernel)(
         name=NAME,
         input_names=["count"],
         output_names=["y"],
