@@ -10,7 +10,7 @@ from pathlib import Path
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import probe
 from upstream_patch.records import host_id, versions
-from upstream_patch.records.kernel_hash import identity
+from upstream_patch.records.kernel_hash import METAL, identity
 from upstream_patch.records.provenance import require_commit
 from upstream_patch.records.schema import Body
 from upstream_patch.records.store import EVIDENCE, Root, write
@@ -141,7 +141,14 @@ def record_decode(
     return Stored(path, detail + (f", {left_out} left out (see its notes)" if left_out else ""))
 
 
-def _store(body: Body, command: str, evidence: Root, raw: Mapping[str, bytes] | None = None) -> Path:
+def record_metal(body: Body, command: str, evidence: Root = EVIDENCE, raw: Mapping[str, bytes] | None = None) -> Path:
+    """What was measured of the staged Metal kernels on this Mac."""
+    return _store(body, command, evidence, raw, METAL)
+
+
+def _store(
+    body: Body, command: str, evidence: Root, raw: Mapping[str, bytes] | None = None, kernel: str = KERNEL
+) -> Path:
     machine = probe()
     return write(
         body,
@@ -149,7 +156,7 @@ def _store(body: Body, command: str, evidence: Root, raw: Mapping[str, bytes] | 
         command=command,
         machine=machine,
         versions=versions(),
-        kernel=identity(KERNEL),
+        kernel=identity(kernel),
         root=evidence,
         attachments=raw,
     )

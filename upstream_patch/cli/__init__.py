@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from upstream_patch.cli import decode, draft, pages, run
+from upstream_patch.cli import decode, draft, hosts, metal, pages, run
 from upstream_patch.errors import UserError
 
 app = typer.Typer(
@@ -16,7 +16,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _verbs in (run.app, decode.app, pages.app):
+for _verbs in (run.app, decode.app, hosts.app, metal.app, pages.app):
     app.add_typer(_verbs)
 app.add_typer(draft.app, name="draft")
 
