@@ -28,8 +28,10 @@ from upstream_patch.records.schema import (
     PeerRow,
     Record,
     SanitizerBody,
+    WheelBody,
 )
 from upstream_patch.records.store import LoadedRecord
+from upstream_patch.records.wheel_facts import host_hash, wheel_values
 
 VERBS: Mapping[str, str] = {
     "correctness": "correctness",
@@ -37,6 +39,7 @@ VERBS: Mapping[str, str] = {
     "ncu": "profile",
     "sanitizer": "sanitize",
     "peer": "peers",
+    "wheel": "wheel",
 }
 """Kind of record -> the verb, and the nox session, that makes it."""
 MAKES: Mapping[str, str] = {
@@ -218,6 +221,10 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: st
             stem = f"peer.{host}.{peer.problem.id}"
             retuned = _retuned(record, peer.problem, [peer.ours_kernel])
             yield _Row(stem, tuple(_peer(stem, body, peer, speeds[record.id, index])), retuned)
+    elif isinstance(body, WheelBody):
+        stem = f"wheel.{host}"
+        values = tuple(_Value(f"{stem}.{name}", value, unit, ours) for name, value, unit, ours in wheel_values(body))
+        yield _Row(stem, values, body.host_hash != host_hash())
     else:
         by_problem: dict[Problem, list[NcuLaunch]] = {}
         for launch in body.launches:
