@@ -20,7 +20,7 @@ from upstream_patch.problem import DType, Problem
 from upstream_patch.routing import LARGEST, takes_small_m
 from upstream_patch.series import cuda_tuning
 from upstream_patch.series.wheel import link
-from upstream_patch.series.wheel.build import HOST_CODE, OPTIONS, include_options, run
+from upstream_patch.series.wheel.library import HOST_CODE, OPTIONS, include_options, run
 
 pytestmark = pytest.mark.needs_host_code
 MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")
