@@ -23,10 +23,12 @@ from upstream_patch.records.schema import HostCost
 CHAIN = (
     "doctor",
     "build",
+    "build host code",
     "correctness",
     "simulate",
     "sanitize",
     "bench",
+    "run host code",
     "profile",
     "peers",
     "decode",

@@ -200,8 +200,6 @@ def test_what_does_not_compile_leaves_nothing(tmp_path: Path, monkeypatch: pytes
         (programs / name).write_text("#!/bin/sh\necho 'hook.cpp:7:1: error: no such member' >&2\nexit 1\n", "utf-8")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
-    with pytest.raises(
-        library.BuildError, match=r"the host code does not compile: hook\.cpp:7:1: error: no such member"
-    ):
+    with pytest.raises(library.BuildError, match=r"the host code does not compile: hook\.cpp:7:1: error: no such"):
         build(make_mlx(tmp_path), tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "mlx"]
