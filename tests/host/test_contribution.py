@@ -23,7 +23,6 @@ from upstream_patch.records.schema import HostCost
 CHAIN = (
     "doctor",
     "build",
-    "build host code",
     "correctness",
     "simulate",
     "sanitize",

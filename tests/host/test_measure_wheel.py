@@ -163,7 +163,7 @@ def test_facts_are_stale_when_the_host_code_changes(synthetic: Any) -> None:
         "wheel.test.decode.b4.same_as_runtime": 1,
     }
     assert not any(fact.stale for fact in wheel.values())
-    synthetic.write(body(host_hash="cd" * 32), age_hours=-1)
+    synthetic.write(body(host_hash="cd" * 32), age_hours=1)
     again = {fact.id: fact for fact in facts.derive(synthetic.load(), today=lambda _: "ab" * 32)}
     assert not again["wheel.test.cases"].stale  # the newer one is, the older one is not
     newest = max(synthetic.load(), key=lambda loaded: loaded.record.created)
@@ -174,13 +174,13 @@ def test_facts_are_stale_when_the_host_code_changes(synthetic: Any) -> None:
 
 def test_the_host_hash_covers_every_file_and_no_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.cpp").write_text("int a = 1;\n", encoding="utf-8")
-    (tmp_path / "b.inc").write_text("int b;\n", encoding="utf-8")
+    (tmp_path / "eval_gpu_b.inc").write_text("int b;\n", encoding="utf-8")
     monkeypatch.setattr(wheel_facts, "HOST_CODE", tmp_path)
     hashed = wheel_facts.host_hash.__wrapped__
     first = hashed()
     (tmp_path / "a.cpp").write_text("// one\nint  a =\n  1;\n", encoding="utf-8")
     assert hashed() == first
-    (tmp_path / "b.inc").write_text("int c;\n", encoding="utf-8")
+    (tmp_path / "eval_gpu_b.inc").write_text("int c;\n", encoding="utf-8")
     assert hashed() != first
 
 

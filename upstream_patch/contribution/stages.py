@@ -98,16 +98,6 @@ def _peers(context: Context) -> Stored:
     return record_peers(context.command, context.evidence)
 
 
-def _host_code(context: Context) -> Result:
-    from upstream_patch.series.wheel import build, find_mlx_library
-
-    with context.console.status("compiling the host code"):
-        built = build()
-    mlx = find_mlx_library()
-    assert mlx is not None  # build() found it
-    return Result(Outcome.RAN, f"{built.name} links to the library of MLX {mlx.version} for CUDA, no symbol is missing")
-
-
 def _wheel(context: Context) -> Stored:
     from upstream_patch.recording import record_wheel
 
@@ -153,12 +143,11 @@ def _not_built(what: str) -> Callable[[Context], Result]:
 STAGES = (
     Stage("doctor", _doctor),
     Stage("build", _build),
-    Stage("build host code", _host_code),
     Stage("correctness", _measured("correctness", _correctness), needs=("build",)),
     Stage("simulate", _simulate),
     Stage("sanitize", _measured("sanitizer", _sanitize), needs=("build",)),
     Stage("bench", _measured("bench", _bench), needs=("correctness",)),
-    Stage("run host code", _measured("wheel", _wheel), needs=("build host code", "correctness")),
+    Stage("run host code", _measured("wheel", _wheel), needs=("build", "correctness")),
     Stage("profile", _measured("ncu", _profile), needs=("correctness",)),
     Stage("peers", _measured("peer", _peers), needs=("correctness",)),
     Stage("decode", _not_built("end-to-end decode with mlx-lm")),
