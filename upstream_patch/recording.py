@@ -120,7 +120,7 @@ def record_wheel(
         body = run_wheel(built, every, decoding, progress=advance)
     path = _store(body, command, evidence)
     if wrong := failures(body):
-        raise UserError(f"{len(wrong)} complaints about the wheel build, first: {wrong[0]} ({path})")
+        raise UserError(f"{len(wrong)} complaints about the wheel build, first: {'; '.join(wrong[:3])} ({path})")
     return Stored(path, summary(body))
 
 

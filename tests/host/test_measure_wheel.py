@@ -137,9 +137,11 @@ def test_what_is_wrong_is_said_in_lines() -> None:
     )
     slow = ROW.model_copy(update={"wheel_us": [10.7, 10.6, 10.8]})
     other = DECODED.model_copy(update={"same_as_runtime": False})
-    found = run.failures(body(cases=[case(passed=False)], rows=[slow], decode=[other]))
+    stopped = [f"{run.STOPPED}no memory", "before: SM 1980 MHz"]
+    found = run.failures(body(cases=[case(passed=False)], rows=[slow], decode=[other], notes=stopped))
     assert found == [
         "rows 512x512.b4.g64.bf16.M4 seed 0: within bounds",
+        "rows or decoding stopped: no memory",
         "512x512.b4.g64.bf16.M4: 1.070 of the runtime delivery's time",
         "decoding 4 sequences: other tokens than with the runtime delivery",
     ]
