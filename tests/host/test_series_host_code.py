@@ -213,6 +213,28 @@ def test_the_launch_is_the_one_that_python_makes(shim: ctypes.CDLL, form: Format
         assert batch == 1 or (into[11], into[13]) == (entry, out_entry), p
 
 
+def folded(shim: ctypes.CDLL, x: Any, w: Any) -> list[int]:
+    """Rows' shape and strides, and those of an output of them; empty where the batch is not folded."""
+    into = (ctypes.c_long * 11)()
+    assert shim.shim_fold(ctypes.byref(layout(x)), ctypes.byref(layout(w)), into) == 1
+    return list(into[1:]) if into[0] else []
+
+
+def test_a_batch_of_single_rows_is_folded(shim: ctypes.CDLL) -> None:
+    w = view((6, 8))
+    assert folded(shim, view((9, 1, 64)), w) == [9, 64, 64, 1, 9, 1, 64, 64, 64, 1]
+    # every second sequence: the rows stay where they are
+    assert folded(shim, view((18, 1, 64))[::2], w)[:4] == [9, 64, 128, 1]
+    for x, other in (
+        (view((7, 1, 64)), w),  # stock runs row by row
+        (view((9, 2, 64)), w),
+        (view((9, 64)), w),
+        (view((2, 9, 1, 64)), w),
+        (view((9, 1, 64)), view((9, 6, 8))),
+    ):
+        assert folded(shim, x, other) == []
+
+
 def test_the_device_code_has_one_namespace_and_no_include_of_ours() -> None:
     from upstream_patch.series.cuda_device import device_source
 

@@ -1,5 +1,6 @@
 // What test_series_host_code.py asks of the host code: the predicate, the rows it sees, and the launch, on MLX's own
 // arrays without data. Built with -fno-access-control: a device without a GPU is only its compute capability.
+#include "fold_batch.h"
 #include "qmm_small_m.cpp"
 
 #include <cstring>
@@ -225,6 +226,28 @@ const char* shim_run(
   std::copy(asked.sizes, asked.sizes + 3, into + 7);
   std::copy(asked.strides, asked.strides + 4, into + 10);
   return why.empty() ? nullptr : why.c_str();
+}
+
+// Folds x, gives an output of its rows back; into: whether it folds, then the rows' shape and strides, then the output's
+// shape and strides. 0 where the memory is not the same, offsets included.
+int shim_fold(const Layout* x, const Layout* w, long (&into)[11]) {
+  cu::CudaBuffer buffer{reinterpret_cast<void*>(1000), 1, 3};
+  array whole = make(*x, 0, &buffer);
+  array ax(whole.shape(), whole.dtype(), nullptr, {});
+  ax.copy_shared_buffer(whole, whole.strides(), whole.flags(), whole.data_size(), 5);
+  into[0] = can_fold_batch(ax, make(*w, 4));
+  if (!into[0]) {
+    return 1;
+  }
+  array rows = fold_batch(ax);
+  array out({ax.shape(0), 1, ax.shape(2)}, ax.dtype(), nullptr, {});
+  unfold_batch(rows, out);
+  long* to = into + 1;
+  for (const array* a : {&rows, &out}) {
+    to = std::copy(a->shape().begin(), a->shape().end(), to);
+    to = std::copy(a->strides().begin(), a->strides().end(), to);
+  }
+  return address(rows) == 1010 && address(out) == 1010 && rows.flags().row_contiguous == ax.flags().row_contiguous;
 }
 
 } // extern "C"
