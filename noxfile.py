@@ -48,7 +48,7 @@ VERBS = (
     Verb("contribution", ("contribution",), "The main job: every stage from doctor to drafts.", EXTRAS, links=True),
     Verb("doctor", ("doctor",), "What this machine has, and what each missing piece would enable.", EXTRAS),
     Verb("build", ("build",), "Compile the kernels for every architecture; no GPU needed.", ("compile",)),
-    Verb("wheel", ("wheel",), "Host code in a released MLX: -- build; -- run (GPU).", (MLX, "compile"), links=True),
+    Verb("wheel", ("wheel",), "Run the host code in a released MLX; -- build: no GPU.", (MLX, "compile"), links=True),
     Verb("simulate", ("simulate",), "Run CUDA and Metal kernels on the CPU with every check.", (MLX, "simulate")),
     Verb("correctness", ("correctness",), "Run the matrix on a CUDA GPU and record it."),
     Verb("bench", ("bench",), "Time stock against ours on a CUDA GPU and record it."),
