@@ -63,7 +63,7 @@ class Hook:
 def load(built: Path | None = None, mlx: MlxLibrary | None = None) -> Hook:
     """``built`` is the library, built here where it is not given.
 
-    Raises UserError where it was built for another libmlx.so than the installed one or from other code, or does not load.
+    Raises UserError where it was built for another libmlx.so than the installed one, from other code, or does not load.
     """
     mlx = mlx or find_mlx_library()
     if mlx is None:
