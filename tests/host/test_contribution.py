@@ -28,6 +28,7 @@ CHAIN = (
     "simulate",
     "sanitize",
     "bench",
+    "run host code",
     "profile",
     "peers",
     "decode",

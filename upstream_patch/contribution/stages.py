@@ -98,6 +98,12 @@ def _peers(context: Context) -> Stored:
     return record_peers(context.command, context.evidence)
 
 
+def _wheel(context: Context) -> Stored:
+    from upstream_patch.recording import record_wheel
+
+    return record_wheel(context.command, context.evidence)
+
+
 def _bench(context: Context) -> Stored:
     from upstream_patch.recording import record_bench
 
@@ -148,6 +154,7 @@ STAGES = (
     Stage("simulate", _simulate),
     Stage("sanitize", _measured("sanitizer", _sanitize), needs=("build",)),
     Stage("bench", _measured("bench", _bench), needs=("correctness",)),
+    Stage("run host code", _measured("wheel", _wheel), needs=("build", "correctness")),
     Stage("profile", _measured("ncu", _profile), needs=("correctness",)),
     Stage("peers", _measured("peer", _peers), needs=("correctness",)),
     Stage("decode", _measured("decode", _decode), needs=("correctness",)),

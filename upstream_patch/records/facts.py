@@ -30,8 +30,10 @@ from upstream_patch.records.schema import (
     PeerRow,
     Record,
     SanitizerBody,
+    WheelBody,
 )
 from upstream_patch.records.store import LoadedRecord
+from upstream_patch.records.wheel_facts import host_hash, wheel_values
 
 VERBS: Mapping[str, str] = {
     "correctness": "correctness",
@@ -40,6 +42,7 @@ VERBS: Mapping[str, str] = {
     "sanitizer": "sanitize",
     "peer": "peers",
     "decode": "decode",
+    "wheel": "wheel",
 }
 """Kind of record -> the verb, and the nox session, that makes it."""
 NAX = "nax"
@@ -237,6 +240,10 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: st
             stem = f"decode.{host}.{trace.model}.B{trace.batch}.{trace.arm}_trace"
             values = trace_values(trace)
             yield _Row(stem, tuple(_Value(f"{stem}.{name}", *rest) for name, rest in values), changed)
+    elif isinstance(body, WheelBody):
+        stem = f"wheel.{host}"
+        said = tuple(_Value(f"{stem}.{name}", value, unit, ours) for name, value, unit, ours in wheel_values(body))
+        yield _Row(stem, said, body.host_hash != host_hash())
     else:
         by_problem: dict[Problem, list[NcuLaunch]] = {}
         for launch in body.launches:

@@ -21,6 +21,7 @@ from upstream_patch.records.schema import (
     Record,
     SanitizerBody,
     Tool,
+    WheelBody,
 )
 
 PROBE_FLOOR_GBPS = {"h200": 4300.0}
@@ -75,6 +76,12 @@ def violations(record: Record) -> Iterator[Violation]:
         yield from _peer(record, body)
     elif isinstance(body, DecodeBody):
         yield from _decode(record, body)
+    elif isinstance(body, WheelBody):
+        yield from _twice("body.cases", [(case.case, case.problem, case.seed) for case in body.cases])
+        yield from _twice("body.rows", [row.problem for row in body.rows])
+        for index, row in enumerate(body.rows):
+            if not row.check.passed:
+                yield f"body.rows.{index}.check.passed", f"{row.problem.id} is wrong, a wrong result has no speed"
     else:
         yield from _twice("body.launches", [launch.model_dump_json() for launch in body.launches])
         calls = [(launch.problem, launch.arm) for launch in body.launches]
@@ -151,7 +158,7 @@ def _impossible(body: Body) -> Iterator[Violation]:
         parts["cases"] = [case.problem for case in body.cases]
     elif isinstance(body, SanitizerBody):
         parts["launched"] = [launch.problem for launch in body.launched]
-    elif isinstance(body, PeerBody):
+    elif isinstance(body, PeerBody | WheelBody):
         parts["rows"] = [row.problem for row in body.rows]
     elif isinstance(body, DecodeBody):
         parts |= {f"models.{index}.problems": model.problems for index, model in enumerate(body.models)}
@@ -302,4 +309,4 @@ def _runs_ours(body: Body) -> bool:
         return any(launch.arm == "ours" for launch in body.launches)
     if isinstance(body, BenchBody | PeerBody | DecodeBody):
         return bool(body.rows)
-    return bool(body.cases if isinstance(body, CorrectnessBody) else body.launched)
+    return bool(body.cases if isinstance(body, CorrectnessBody | WheelBody) else body.launched)
