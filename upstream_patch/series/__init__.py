@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from upstream_patch.series.contributions import NAMES, load
 from upstream_patch.series.model import Base, Contribution, Edit, NewFile
-from upstream_patch.series.planning import Item, Plan, plan
+from upstream_patch.series.planning import Item, Plan, State, plan
 
-__all__ = ["NAMES", "Base", "Contribution", "Edit", "Item", "NewFile", "Plan", "load", "plan"]
+__all__ = ["NAMES", "Base", "Contribution", "Edit", "Item", "NewFile", "Plan", "State", "load", "plan"]

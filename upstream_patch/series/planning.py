@@ -23,6 +23,8 @@ class State(Enum):
     """Applies, at another line than the one where the anchor was read."""
     CONFLICT = "conflict"
     UPSTREAM = "already upstream"
+    UNSEEN = "not proven on real text"
+    """No text of that file was at hand."""
 
 
 @dataclass(frozen=True)
