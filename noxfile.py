@@ -45,6 +45,7 @@ VERBS = (
     Verb("doctor", ("doctor",), "What this machine has, and what each missing piece would enable.", EXTRAS),
     Verb("build", ("build",), "Compile the kernels for every architecture; no GPU needed.", ("compile",)),
     Verb("simulate", ("simulate",), "Run CUDA and Metal kernels on the CPU with every check.", (MLX, "simulate")),
+    Verb("reproduce", ("reproduce",), "Show two faults of stock's Metal kernels on the CPU.", (MLX, "simulate")),
     Verb("correctness", ("correctness",), "Run the matrix on a CUDA GPU and record it."),
     Verb("bench", ("bench",), "Time stock against ours on a CUDA GPU and record it."),
     Verb("facts", ("facts",), "List every value derived from the records; -- --json.", ()),

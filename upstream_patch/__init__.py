@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # mlx is imported only when an operation is asked for: facts, drafts and checks need no mlx.
     if name in __all__:
-        from upstream_patch import installing, ops
+        from upstream_patch import installing, ops_metal
 
-        return getattr(ops if name == "quantized_matmul" else installing, name)
+        return ops_metal.chosen() if name == "quantized_matmul" else getattr(installing, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from upstream_patch import ops
+from upstream_patch import ops, ops_metal
 
 _saved: dict[str, Any] = {}  # what install() replaced
 
@@ -30,7 +30,7 @@ def install() -> None:
     _saved["compile"] = mx.compile
     mx.compile = _noting(mx.compile, _is_shapeless)
     _saved["quantized_matmul"] = mx.quantized_matmul
-    mx.quantized_matmul = ops.quantized_matmul
+    mx.quantized_matmul = ops_metal.chosen()
 
 
 def uninstall() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"problem", "machine", "kernels", "errors", "files"}),
-    frozenset({"floating", "reference", "routing"}),
-    frozenset({"ops", "installing", "compile", "driver", "simulate"}),
+    frozenset({"floating", "reference", "routing", "routing_metal"}),
+    frozenset({"ops", "ops_metal", "installing", "compile", "driver", "simulate"}),
     frozenset({"correctness", "records"}),
     frozenset({"measure", "series"}),
     frozenset({"draft", "github", "plots", "readme", "routing_table", "targets"}),
@@ -21,8 +21,8 @@ LAYERS: tuple[frozenset[str], ...] = (
 )
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 # ops is nothing without MLX and is imported only when an operation is asked for; the others import MLX where they run.
-MLX_ROOMS = frozenset({"ops", "installing", "correctness", "measure"})
-MLX_AT_TOP = frozenset({"ops", "installing"})
+MLX_ROOMS = frozenset({"ops", "ops_metal", "installing", "correctness", "measure"})
+MLX_AT_TOP = frozenset({"ops", "ops_metal", "installing"})
 # The public names of the package lead to ops, on demand; every room may ask for the package itself.
 PACKAGE = "upstream_patch"
 

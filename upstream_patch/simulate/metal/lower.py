@@ -74,11 +74,15 @@ def lower(text: str, constants: Mapping[int, Constant] | None = None) -> str:
 
 
 def lowered_headers(
-    root: Path, entries: Sequence[str], constants: Mapping[int, Constant] | None = None
+    root: Path,
+    entries: Sequence[str],
+    constants: Mapping[int, Constant] | None = None,
+    own: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The headers that ``entries`` include, directly or not, by path under ``root``, and lowered.
 
-    Those that the simulator has a stand-in for are left out. Raises UserError for one that is not there or not whole.
+    ``own`` are texts, by path, that stand in for files under ``root`` or beside them. Those that the simulator has a
+    stand-in for are left out. Raises UserError for one that is not there or not whole.
     """
     found: dict[str, str] = {}
     waiting = list(entries)
@@ -86,7 +90,7 @@ def lowered_headers(
         name = waiting.pop()
         if name in found or (STAND_INS / name).is_file():
             continue
-        text = _read(root, name)
+        text = own[name] if own and name in own else _read(root, name)
         found[name] = lower(text, constants)
         waiting += _INCLUDE.findall(text)
     return found

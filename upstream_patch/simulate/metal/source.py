@@ -48,13 +48,15 @@ def metal_kernel(
     text: str = "",
     root: Path | None = None,
     constants: Mapping[int, Constant] | None = None,
+    own: Mapping[str, str] | None = None,
 ) -> Kernel:
     """Instances of the kernels of some headers, and of Metal ``text`` of our own that may use them, in one library.
 
     ``headers`` are paths below ``root``, in the order of their inclusion; without ``root``, below the installed MLX.
+    ``own`` are headers of ours, by the path that they would have there.
     ``constants`` are the values of function constants by number. Raises UserError, see ``lower``, or MissingTool.
     """
-    files = lowered_headers(root or mlx_headers(), headers, constants) if headers else {}
+    files = lowered_headers(root or mlx_headers(), headers, constants, own) if headers else {}
     sources = "\n".join([*files.values(), text])
     cases = []
     for number, instance in enumerate(instances):
