@@ -20,6 +20,7 @@ from upstream_patch.records.schema import (
     BenchBody,
     BenchRow,
     Body,
+    BuildBody,
     CaseResult,
     CorrectnessBody,
     HostCost,
@@ -37,6 +38,7 @@ VERBS: Mapping[str, str] = {
     "ncu": "profile",
     "sanitizer": "sanitize",
     "peer": "peers",
+    "build": "build",
 }
 """Kind of record -> the verb, and the nox session, that makes it."""
 MAKES: Mapping[str, str] = {
@@ -218,6 +220,10 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: st
             stem = f"peer.{host}.{peer.problem.id}"
             retuned = _retuned(record, peer.problem, [peer.ours_kernel])
             yield _Row(stem, tuple(_peer(stem, body, peer, speeds[record.id, index])), retuned)
+    elif isinstance(body, BuildBody):
+        stem = f"build.{host}.{body.backend}"
+        counts = {"new_tests": body.new_tests, "proven": body.proven, "known": body.known, "broken": body.broken}
+        yield _Row(stem, tuple(_Value(f"{stem}.{name}", len(of), "count", True) for name, of in counts.items()))
     else:
         by_problem: dict[Problem, list[NcuLaunch]] = {}
         for launch in body.launches:

@@ -14,6 +14,7 @@ from upstream_patch.records.provenance import HOSTS, TEST_HOST, host_id
 from upstream_patch.records.schema import (
     BenchBody,
     Body,
+    BuildBody,
     CorrectnessBody,
     NcuBody,
     PeerBody,
@@ -72,6 +73,10 @@ def violations(record: Record) -> Iterator[Violation]:
         yield from _sanitizer(record, body)
     elif isinstance(body, PeerBody):
         yield from _peer(record, body)
+    elif isinstance(body, BuildBody):
+        yield from _twice("body.runs", [(run.arm, run.metal_jit, run.tf32) for run in body.runs])
+        if body.failed("base").keys() != body.failed("series").keys():
+            yield "body.runs", "the base and the series were not tested in the same environments"
     else:
         yield from _twice("body.launches", [launch.model_dump_json() for launch in body.launches])
         calls = [(launch.problem, launch.arm) for launch in body.launches]
@@ -148,7 +153,7 @@ def _impossible(body: Body) -> Iterator[Violation]:
         parts["launched"] = [launch.problem for launch in body.launched]
     elif isinstance(body, PeerBody):
         parts["rows"] = [row.problem for row in body.rows]
-    else:
+    elif isinstance(body, NcuBody):
         parts["launches"] = [launch.problem for launch in body.launches]
     for name, problems in parts.items():
         for index, problem in enumerate(problems):
@@ -252,4 +257,6 @@ def _runs_ours(body: Body) -> bool:
         return any(launch.arm == "ours" for launch in body.launches)
     if isinstance(body, BenchBody | PeerBody):
         return bool(body.rows)
+    if isinstance(body, BuildBody):
+        return body.backend == "cuda"  # the Metal kernels have no hash yet
     return bool(body.cases if isinstance(body, CorrectnessBody) else body.launched)

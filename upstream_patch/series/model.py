@@ -83,19 +83,21 @@ class NewFile(Model):
 
     path: str
     source: str | None = None
-    """Below the package: ``series/cuda/qmm_small_m.cu``."""
-    kernel: str | None = None
-    """A CUDA kernel: its entry file with all of our files that it includes, in one."""
+    """Below the package, taken as it is: ``series/cuda/qmm_small_m.cpp``."""
+    device: bool = False
+    """The CUDA kernel: all of its files in one."""
+    joined: list[str] = []
+    """Below the package: headers in one, without what they include by a quoted path."""
     namespace: str | None = None
-    """Takes the place of ``upstream_patch`` in a kernel's text."""
+    """Takes the place of ``upstream_patch`` in the text."""
     reason: Annotated[str, Field(min_length=10)]
 
     _path_is_inside = field_validator("path")(_inside)
 
     @model_validator(mode="after")
     def _one_origin(self) -> NewFile:
-        if (self.source is None) == (self.kernel is None):
-            raise ValueError(f"{self.path} is made from a source or from a kernel, from one of them")
+        if sum((self.source is not None, self.device, bool(self.joined))) != 1:
+            raise ValueError(f"{self.path} is made from a source, from the device code or from joined headers")
         return self
 
 
@@ -112,6 +114,8 @@ class Contribution(Model):
     edits: list[Edit] = []
     symbols: list[str] = []
     """Names that only this change brings: where upstream has one, an equal change may be in."""
+    compiled: list[str] = []
+    """Names that a library built with this change holds, and one without it does not."""
     keywords: list[str] = []
     """Words that a change to the same end would use in the files that this one edits."""
 

@@ -71,7 +71,9 @@ def load(built: Path | None = None, mlx: MlxLibrary | None = None) -> Hook:
     built = build(mlx) if built is None else built
     seal = built.parent / SEAL
     if not seal.is_file() or seal.read_text(encoding="utf-8").strip() != mlx.sha256:
-        raise UserError(f"{built} was built for another MLX than {mlx.path}: build it anew, python -m upstream_patch wheel")
+        raise UserError(
+            f"{built} was built for another MLX than {mlx.path}: build it anew, python -m upstream_patch wheel"
+        )
     try:
         return Hook(ctypes.CDLL(str(built)))
     except OSError as error:
