@@ -109,6 +109,21 @@ def record_peers(command: str, evidence: Root = EVIDENCE) -> Stored:
     return Stored(_store(body, command, evidence), f"{body.peer}, {len(body.rows)} rows")
 
 
+def record_wheel(
+    command: str, evidence: Root = EVIDENCE, built: Path | None = None, every: int = 1, decoding: bool = True
+) -> Stored:
+    """The wheel build on this GPU. What is wrong is stored too, and then raised."""
+    require_cuda()
+    from upstream_patch.measure.wheel.run import failures, run_wheel, summary
+
+    with bar("wheel") as advance:
+        body = run_wheel(built, every, decoding, progress=advance)
+    path = _store(body, command, evidence)
+    if wrong := failures(body):
+        raise UserError(f"{len(wrong)} complaints about the wheel build, first: {wrong[0]} ({path})")
+    return Stored(path, summary(body))
+
+
 def _store(body: Body, command: str, evidence: Root, raw: Mapping[str, bytes] | None = None) -> Path:
     machine = probe()
     return write(

@@ -8,6 +8,7 @@ from upstream_patch.correctness.forms import to_mlx
 from upstream_patch.correctness.run import (
     Arms,
     MlxArms,
+    Progress,
     compile_ahead,
     complaints,
     failures,
@@ -24,6 +25,7 @@ __all__ = [
     "Arms",
     "Case",
     "MlxArms",
+    "Progress",
     "answer",
     "bounds",
     "check",

@@ -29,8 +29,10 @@ from upstream_patch.records.schema import (
     PeerRow,
     Record,
     SanitizerBody,
+    WheelBody,
 )
 from upstream_patch.records.store import LoadedRecord
+from upstream_patch.records.wheel_facts import host_hash, wheel_values
 
 VERBS: Mapping[str, str] = {
     "correctness": "correctness",
@@ -39,6 +41,7 @@ VERBS: Mapping[str, str] = {
     "sanitizer": "sanitize",
     "peer": "peers",
     "build": "build",
+    "wheel": "wheel",
 }
 """Kind of record -> the verb, and the nox session, that makes it."""
 MAKES: Mapping[str, str] = {
@@ -224,6 +227,10 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: st
         stem = f"build.{host}.{body.backend}"
         counts = {"new_tests": body.new_tests, "proven": body.proven, "known": body.known, "broken": body.broken}
         yield _Row(stem, tuple(_Value(f"{stem}.{name}", len(of), "count", True) for name, of in counts.items()))
+    elif isinstance(body, WheelBody):
+        stem = f"wheel.{host}"
+        values = tuple(_Value(f"{stem}.{name}", value, unit, ours) for name, value, unit, ours in wheel_values(body))
+        yield _Row(stem, values, body.host_hash != host_hash())
     else:
         by_problem: dict[Problem, list[NcuLaunch]] = {}
         for launch in body.launches:

@@ -21,6 +21,7 @@ from upstream_patch.records.schema import (
     Record,
     SanitizerBody,
     Tool,
+    WheelBody,
 )
 
 PROBE_FLOOR_GBPS = {"h200": 4300.0}
@@ -77,6 +78,12 @@ def violations(record: Record) -> Iterator[Violation]:
         yield from _twice("body.runs", [(run.arm, run.metal_jit, run.tf32) for run in body.runs])
         if body.failed("base").keys() != body.failed("series").keys():
             yield "body.runs", "the base and the series were not tested in the same environments"
+    elif isinstance(body, WheelBody):
+        yield from _twice("body.cases", [(case.case, case.problem, case.seed) for case in body.cases])
+        yield from _twice("body.rows", [row.problem for row in body.rows])
+        for index, row in enumerate(body.rows):
+            if not row.check.passed:
+                yield f"body.rows.{index}.check.passed", f"{row.problem.id} is wrong, a wrong result has no speed"
     else:
         yield from _twice("body.launches", [launch.model_dump_json() for launch in body.launches])
         calls = [(launch.problem, launch.arm) for launch in body.launches]
@@ -151,7 +158,7 @@ def _impossible(body: Body) -> Iterator[Violation]:
         parts["cases"] = [case.problem for case in body.cases]
     elif isinstance(body, SanitizerBody):
         parts["launched"] = [launch.problem for launch in body.launched]
-    elif isinstance(body, PeerBody):
+    elif isinstance(body, PeerBody | WheelBody):
         parts["rows"] = [row.problem for row in body.rows]
     elif isinstance(body, NcuBody):
         parts["launches"] = [launch.problem for launch in body.launches]
@@ -259,4 +266,4 @@ def _runs_ours(body: Body) -> bool:
         return bool(body.rows)
     if isinstance(body, BuildBody):
         return body.backend == "cuda"  # the Metal kernels have no hash yet
-    return bool(body.cases if isinstance(body, CorrectnessBody) else body.launched)
+    return bool(body.cases if isinstance(body, CorrectnessBody | WheelBody) else body.launched)

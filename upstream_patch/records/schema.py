@@ -271,6 +271,62 @@ class PeerBody(Model):
     notes: list[str] = []
 
 
+class WheelRow(Model):
+    """One problem through MLX's own operation, before and with the series' host code in it, and through the runtime
+    delivery; entry i of every list comes from round i."""
+
+    problem: Problem
+    copies: Annotated[int, Field(ge=1)]
+    ops_per_sample: Annotated[int, Field(ge=1)]
+    stock_us: Samples
+    runtime_us: Samples
+    wheel_us: Samples
+    aa_us: Samples
+    """The runtime delivery again, in the same rounds: runtime_us / aa_us is the noise of the method."""
+    check: Check
+    module: str
+    """The JIT module that the host code took the kernel from."""
+
+    @model_validator(mode="after")
+    def _paired(self) -> WheelRow:
+        if len({len(self.stock_us), len(self.runtime_us), len(self.wheel_us), len(self.aa_us)}) > 1:
+            raise ValueError("stock_us, runtime_us, wheel_us and aa_us differ in length: they are paired by round")
+        return self
+
+
+class WheelDecode(Model):
+    """Greedy decoding of the same model by one program in three processes: as it is, with the library preloaded, and
+    after ``upstream_patch.install()``. The program knows nothing of the library."""
+
+    batch: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=1)]
+    stock_s: Samples
+    wheel_s: Samples
+    runtime_s: Samples
+    """Seconds for all steps, each process by itself: not paired."""
+    same_as_runtime: bool
+    """The tokens of every sequence, with the library preloaded and after install()."""
+
+
+class WheelBody(Model):
+    """The series' host code, compiled against a released MLX and hooked into it."""
+
+    kind: Literal["wheel"] = "wheel"
+    library_sha256: Sha256
+    """Of the libmlx.so that it was linked to and ran in."""
+    host_hash: Sha256
+    """Of the host code (``records.wheel_facts.host_hash``)."""
+    cases: list[CaseResult]
+    """``kernels`` are JIT modules, named by the host code. Every result was the runtime delivery's, bit for bit."""
+    rows: list[WheelRow]
+    model: dict[str, int | float | str | bool] = {}
+    """The model of ``decode``, whose weights are random."""
+    decode: list[WheelDecode] = []
+    calls: dict[str, Count] = {}
+    """Of the decoding with the library preloaded: evaluations by route (small_m, stock), and those folded first."""
+    notes: list[str] = []
+
+
 class Attachment(Model):
     """A raw file beside the record, at ``evidence/raw/<record id>/<path>``."""
 
@@ -280,7 +336,7 @@ class Attachment(Model):
 
 
 Body = Annotated[
-    CorrectnessBody | BenchBody | NcuBody | SanitizerBody | PeerBody | BuildBody, Field(discriminator="kind")
+    CorrectnessBody | BenchBody | NcuBody | SanitizerBody | PeerBody | WheelBody | BuildBody, Field(discriminator="kind")
 ]
 
 

@@ -1,4 +1,4 @@
-"""What MLX gets as ``mlx/backend/cuda/device/qmm_small_m.cuh``: the kernel's files in one, and the function to launch."""
+"""What MLX gets as ``mlx/backend/cuda/device/qmm_small_m.cuh``: the kernel's files in one, and what is launched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C++ header of the tuning tables: ``cuda/qmm_small_m_tuning.h``, written from ``kernels.tuning`` and ``routing``."""
+"""The tuning tables in C++: ``cuda/qmm_small_m_tuning.h``, written from ``kernels.tuning`` and ``routing``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The series' host code, unchanged, beside a released MLX: compiled against its headers and linked to its library.
 
-``build`` needs g++ and no GPU. ``load`` hands the library to the MLX of this process: ``QuantizedMatmul::eval_gpu`` then
-begins with the lines of the series, for every program that calls it, C++ or Python.
+``build`` needs g++ and no GPU. ``load`` hands the library to the MLX of this process: ``QuantizedMatmul::eval_gpu``
+then begins with the lines of the series, for every program that calls it, C++ or Python.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Hook:
 
 
 def load(built: Path | None = None, mlx: MlxLibrary | None = None) -> Hook:
-    """Needs mlx.core imported already. ``built`` is the library, built here where it is not given.
+    """``built`` is the library, built here where it is not given.
 
     Raises UserError where it was built for another libmlx.so than the installed one, or does not load.
     """
@@ -71,10 +71,9 @@ def load(built: Path | None = None, mlx: MlxLibrary | None = None) -> Hook:
     built = build(mlx) if built is None else built
     seal = built.parent / SEAL
     if not seal.is_file() or seal.read_text(encoding="utf-8").strip() != mlx.sha256:
-        raise UserError(
-            f"{built} was built for another MLX than {mlx.path}: build it anew, python -m upstream_patch wheel"
-        )
+        raise UserError(f"{built} was built for another MLX than {mlx.path}: python -m upstream_patch wheel build")
     try:
-        return Hook(ctypes.CDLL(str(built)))
+        ctypes.CDLL(str(mlx.path))  # the very one that mlx.core loads, whichever of the two comes first
+        return Hook(ctypes.CDLL(str(built.absolute())))
     except OSError as error:
         raise UserError(f"the wheel build does not load: {error}") from error

@@ -1,0 +1,102 @@
+"""All of it in one go, for a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from upstream_patch import machine as prober
+from upstream_patch.correctness import Case, Progress, compile_ahead, complaints, matrix_here, run_cases
+from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.measure import inputs
+from upstream_patch.measure.conditions import conditions
+from upstream_patch.measure.wheel.arms import WheelArms, cases_of
+from upstream_patch.measure.wheel.decode import MODEL, PROMPT, Decoded, decode
+from upstream_patch.measure.wheel.timing import PROBLEMS, run_rows
+from upstream_patch.problem import Problem
+from upstream_patch.records.schema import WheelBody
+from upstream_patch.records.wheel_facts import host_hash
+from upstream_patch.series.wheel import CUDA_WHEEL_FIX, build, find_mlx_library, load
+
+PROCESSES = 16
+MOST_SLOWER = 1.05
+"""The wheel build may take this much of the runtime delivery's time."""
+
+
+def run_wheel(
+    built: Path | None = None,
+    every: int = 1,
+    decoding: bool = True,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> WheelBody:
+    """The matrix (or every n-th case), rows, and decoding. ``built`` is the library; it is built where not given.
+
+    Needs a CUDA GPU. Raises UserError and its kin where something cannot run, WrongResult or OtherRoute where a timed
+    row is wrong; a wrong case of the matrix is in the body (``failures``).
+    """
+    mlx = find_mlx_library()
+    if mlx is None:
+        raise MissingTool("no MLX for CUDA here", CUDA_WHEEL_FIX)
+    built = (build(mlx) if built is None else built).absolute()
+    cases = cases_of(matrix_here(), every)
+    say(f"{len(cases)} cases through {built.name} in MLX {mlx.version}")
+    with ThreadPoolExecutor(1) as aside:
+        # stock's tile kernels take half a minute each to compile: those of the rows, and of the prompts
+        stock = [Case("wheel", problem) for problem in (*PROBLEMS, Problem(m=PROMPT, n=4096, k=4096))]
+        ahead = aside.submit(compile_ahead, stock)
+        matrix = run_cases(cases, partial(WheelArms, built), progress, processes=PROCESSES)
+        ahead.result()
+    before = conditions("before")
+    hook = load(built, mlx)
+    say("rows: stock, runtime delivery and wheel build in turn")
+    rows, left_out = run_rows(hook, inputs.last_level_cache(prober.probe()))
+    decoded: Decoded | None = None
+    skipped: list[str] = []
+    if decoding:
+        say("decoding with a program that knows nothing of the library")
+        try:
+            decoded = decode(built, mlx)
+        except MissingTool as error:
+            skipped = [f"decoding was not run: {error}"]
+    return WheelBody(
+        library_sha256=mlx.sha256,
+        host_hash=host_hash(),
+        cases=matrix.cases,
+        rows=rows,
+        model=dict(MODEL) if decoded else {},
+        decode=decoded.rows if decoded else [],
+        calls=decoded.calls._asdict() if decoded else {},
+        notes=[*before, *conditions("after"), *left_out, *skipped],
+    )
+
+
+def failures(body: WheelBody) -> list[str]:
+    """What is wrong, in lines: cases, rows slower than the runtime delivery, tokens that differ from its."""
+    from upstream_patch.records.wheel_facts import wheel_values
+
+    found = [line for case in body.cases for line in complaints(case)]
+    for name, value, _, _ in wheel_values(body):
+        if name.endswith(".wheel_to_runtime") and value > MOST_SLOWER:
+            found.append(f"{name.removesuffix('.wheel_to_runtime')}: {value:.3f} of the runtime delivery's time")
+    found += [
+        f"decoding {decoded.batch} sequences: other tokens than with the runtime delivery"
+        for decoded in body.decode
+        if not decoded.same_as_runtime
+    ]
+    return found
+
+
+def summary(body: WheelBody) -> str:
+    """In a line."""
+    from upstream_patch.records.wheel_facts import wheel_values
+
+    values = {name: value for name, value, _, _ in wheel_values(body)}
+    worst = values.get("most_wheel_to_runtime")
+    speed = f", at most {worst:.3f} of the runtime delivery's time over {len(body.rows)} rows" if worst else ""
+    decoded = f", decoding of {len(body.decode)} batch sizes" if body.decode else ""
+    if not body.cases:
+        raise UserError("no case ran")
+    return f"{values['passed']:.0f} of {values['cases']:.0f} cases right and bit-identical{speed}{decoded}"
