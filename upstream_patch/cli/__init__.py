@@ -8,11 +8,7 @@ from typing import NoReturn
 
 import typer
 
-<<<<<<< HEAD
-from upstream_patch.cli import draft, metal, pages, run, series
-=======
-from upstream_patch.cli import draft, pages, run, wheel
->>>>>>> wheel
+from upstream_patch.cli import draft, metal, pages, run, series, wheel
 from upstream_patch.errors import UserError
 
 app = typer.Typer(
@@ -23,11 +19,8 @@ app = typer.Typer(
 for _verbs in (run.app, metal.app, pages.app):
     app.add_typer(_verbs)
 app.add_typer(draft.app, name="draft")
-<<<<<<< HEAD
 app.add_typer(series.app, name="series")
-=======
 app.add_typer(wheel.app, name="wheel")
->>>>>>> wheel
 
 
 def main() -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from upstream_patch.records.fields import Count, Model
+Count = Annotated[int, Field(ge=0)]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class SuiteRun(Model):
@@ -78,4 +82,4 @@ class BuildBody(Model):
 
     @staticmethod
     def _names(test: str, name: str) -> bool:
-        return test.split(" ")[0].rsplit(".", 1)[-1] == name
+        return test.split(" ", maxsplit=1)[0].rsplit(".", 1)[-1] == name

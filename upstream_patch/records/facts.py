@@ -14,13 +14,13 @@ from upstream_patch.errors import StaleFact
 from upstream_patch.kernels.tuning import DEVICE_CLASSES
 from upstream_patch.problem import Problem
 from upstream_patch.records import canonical, dispatch_hash, kernel_hash, rules, stats
+from upstream_patch.records.build_body import BuildBody
 from upstream_patch.records.correctness_facts import matrix_values
 from upstream_patch.records.ncu_facts import UNITS, launch_values
 from upstream_patch.records.schema import (
     BenchBody,
     BenchRow,
     Body,
-    BuildBody,
     CaseResult,
     CorrectnessBody,
     HostCost,

@@ -10,11 +10,11 @@ from typing import get_args
 
 from upstream_patch import kernels
 from upstream_patch.problem import Problem
+from upstream_patch.records.build_body import BuildBody
 from upstream_patch.records.provenance import HOSTS, TEST_HOST, host_id
 from upstream_patch.records.schema import (
     BenchBody,
     Body,
-    BuildBody,
     CorrectnessBody,
     NcuBody,
     PeerBody,

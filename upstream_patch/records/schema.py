@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from upstream_patch.machine import Machine
 from upstream_patch.problem import Problem
 from upstream_patch.records.build_body import BuildBody
-from upstream_patch.records.fields import Count, Model
 
 SCHEMA_VERSION = 1
 REPEATS = 20
@@ -31,7 +30,12 @@ Microseconds = Annotated[float, Field(ge=1e-6, le=1e12)]
 """Wide enough for any call and any machine, narrow enough that no ratio of two leaves the floats."""
 Gbps = Annotated[float, Field(ge=1e-6, le=1e12)]
 Error = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
 Samples = Annotated[list[Microseconds], Field(min_length=3)]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class KernelIdentity(Model):
@@ -336,7 +340,8 @@ class Attachment(Model):
 
 
 Body = Annotated[
-    CorrectnessBody | BenchBody | NcuBody | SanitizerBody | PeerBody | WheelBody | BuildBody, Field(discriminator="kind")
+    CorrectnessBody | BenchBody | NcuBody | SanitizerBody | PeerBody | WheelBody | BuildBody,
+    Field(discriminator="kind"),
 ]
 
 

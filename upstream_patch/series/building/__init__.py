@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from upstream_patch.series.building.pipeline import Backend, Plan, Shell, build
+from upstream_patch.series.building.pipeline import Plan, Shell, build
+from upstream_patch.series.building.preflight import Backend, backend_of
 
-__all__ = ["Backend", "Plan", "Shell", "build"]
+__all__ = ["Backend", "Plan", "Shell", "backend_of", "build"]

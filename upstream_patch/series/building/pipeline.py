@@ -14,7 +14,7 @@ from pathlib import Path
 
 from upstream_patch.errors import UserError
 from upstream_patch.machine import System, cuda_device
-from upstream_patch.records.schema import BuildBody, SuiteRun
+from upstream_patch.records.build_body import BuildBody, SuiteRun
 from upstream_patch.series.building import preflight
 from upstream_patch.series.building.preflight import NAX_MACOS, TARGET_VARIABLE, Backend
 from upstream_patch.series.checkout import Checkout, GitError
@@ -192,7 +192,7 @@ def _last_line(log: Path) -> str:
 
 
 def _require_kernels(planned: Plan, side: _Side, inside: bool) -> None:
-    """The names that the series compiles are in its libraries, and not in the base's: else one is taken for the other."""
+    """The names that the series compiles are in its libraries and not in the base's: neither is taken for the other."""
     answer = side.environment.with_suffix(".answer")
     answer.unlink(missing_ok=True)
     if planned.run([str(side.python), "-c", _QUESTION], side.root, {}, answer) != 0:

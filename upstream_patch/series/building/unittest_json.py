@@ -20,15 +20,15 @@ class Result(unittest.TextTestResult):
         super().__init__(*given, **named)
         self.failed: list[str] = []
 
-    def addFailure(self, test: Any, err: Any) -> None:  # noqa: N802  (unittest's names)
+    def addFailure(self, test: Any, err: Any) -> None:
         super().addFailure(test, err)
         self.failed.append(test.id())
 
-    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addError(self, test: Any, err: Any) -> None:
         super().addError(test, err)
         self.failed.append(test.id())
 
-    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
         super().addSubTest(test, subtest, err)
         if err is not None:
             self.failed.append(subtest.id())
