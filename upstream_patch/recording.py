@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import probe
 from upstream_patch.records import host_id, versions
+from upstream_patch.records.build_body import BuildBody
 from upstream_patch.records.kernel_hash import identity
 from upstream_patch.records.provenance import require_commit
 from upstream_patch.records.schema import Body
 from upstream_patch.records.store import EVIDENCE, Root, write
 from upstream_patch.terminal import bar
+
+if TYPE_CHECKING:
+    from upstream_patch.series.building import Backend
 
 KERNEL = "small_m"
 
@@ -124,6 +129,43 @@ def record_wheel(
     return Stored(path, summary(body))
 
 
+def record_build(
+    command: str,
+    mlx: str,
+    evidence: Root = EVIDENCE,
+    out: Path = Path("out"),
+    names: Sequence[str] = (),
+    backend: Backend | None = None,
+) -> Stored:
+    """MLX from a checkout or URL, as it is and with the series. What the series breaks is stored too, and then raised.
+
+    ``names`` are contributions; left out, those of the backend.
+    """
+    from upstream_patch.machine import System
+    from upstream_patch.series import load
+    from upstream_patch.series.building import Plan, backend_of, build
+    from upstream_patch.series.checkout import open_or_clone
+
+    require_commit(host_id(probe()), versions())
+    backend = backend or backend_of(System())
+    usual = ("metal",) if backend == "metal" else ("folding", "cuda")
+    planned = Plan(
+        checkout=open_or_clone(mlx, out / "mlx"),
+        contributions=[load(name) for name in names or usual],
+        backend=backend,
+        folder=out / "build" / backend,
+    )
+    body, logs = build(planned)
+    path = _store(body, command, evidence, logs)
+    if body.broken:
+        raise UserError(f"{len(body.broken)} tests fail with the series alone, first: {body.broken[0]} ({path})")
+    unproven = sorted(set(body.new_tests) - set(body.proven))
+    if unproven:
+        raise UserError(f"{', '.join(unproven)} passes on the base: it does not show the change ({path})")
+    known = f"{len(body.known)} known failures of the base" if body.known else "no failure of the base"
+    return Stored(path, f"{len(body.proven)} new tests fail on the base and pass with the series; {known}")
+
+
 def _store(body: Body, command: str, evidence: Root, raw: Mapping[str, bytes] | None = None) -> Path:
     machine = probe()
     return write(
@@ -132,7 +174,7 @@ def _store(body: Body, command: str, evidence: Root, raw: Mapping[str, bytes] | 
         command=command,
         machine=machine,
         versions=versions(),
-        kernel=identity(KERNEL),
+        kernel=None if isinstance(body, BuildBody) and body.backend == "metal" else identity(KERNEL),
         root=evidence,
         attachments=raw,
     )

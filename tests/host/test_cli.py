@@ -28,6 +28,7 @@ VERBS = (
         "routing",
         "targets",
         "forecast",
+        "series",
     ),
     "contribution",
 )
