@@ -18,6 +18,7 @@ from upstream_patch.machine import find_cxx
 from upstream_patch.problem import Problem
 from upstream_patch.routing_metal import (
     M5,
+    REQUESTED,
     AppleGpu,
     Kernel,
     MetalRoute,
@@ -166,6 +167,7 @@ SPLIT: Kernel = "qmm_t_nax_splitk"
 def test_the_shapes_of_the_request(k: int, n: int, m: int, stock: MetalRoute, ours: MetalRoute) -> None:
     """The kernels that its table names before and after."""
     problem = Problem(m=m, n=n, k=k)
+    assert problem in REQUESTED
     assert stock_route(problem, M5) == stock
     assert route(problem, M5) == ours
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from upstream_patch.problem import Problem
-from upstream_patch.routing_metal import M5, PARTS, AppleGpu, qmv_batch_limit, route, stock_route
+from upstream_patch.routing_metal import M5, PARTS, REQUESTED, AppleGpu, qmv_batch_limit, route, stock_route
 from upstream_patch.routing_table.spans import ranges, table
 
 LAST = 600
@@ -19,11 +19,7 @@ LIMITS: Mapping[str, AppleGpu] = {
     "12 and before": AppleGpu(12, "g", nax=False),
     "an Ultra of any": GPUS["an Ultra of that generation"],
 }
-SHAPES = (
-    *((2048, 2048), (4096, 4096), (768, 4096), (256, 4096), (10752, 2048)),
-    *((14336, 4096), (17408, 5120), (5120, 17408), (4096, 14336)),
-    *((2048, 512), (576, 4096), (4096, 4000)),
-)
+SHAPES = (*dict.fromkeys((p.k, p.n) for p in REQUESTED), (2048, 512), (576, 4096), (4096, 4000))
 """K x N: those of the request's table, then one with few columns, a K that does not split, an N off the tile."""
 
 
