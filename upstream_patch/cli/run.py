@@ -90,7 +90,7 @@ def simulate(
     stats: Annotated[bool, typer.Option("--stats", help="Time and memory a tile, too.")] = False,
     seed: Annotated[int | None, typer.Option(help="Of the covers: another one gives other cases.")] = None,
 ) -> None:
-    """Run our CUDA kernel and MLX's Metal kernels on this machine's CPU, with race, bounds and barrier checks."""
+    """Run our kernels, and MLX's for Metal, on this machine's CPU, with race, bounds and barrier checks."""
     from upstream_patch.correctness import simulation
     from upstream_patch.terminal import bar
 
