@@ -7,6 +7,8 @@ With ``UPSTREAM_PATCH_STRICT=1``, which ``.ci/run`` sets, a test that needs only
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -103,7 +105,22 @@ def _missing_plots() -> str | None:
     return None
 
 
+def _missing_host_code() -> str | None:
+    """What the series' CUDA host code needs to compile and link beside any MLX."""
+    if sys.platform != "linux":
+        return "the CUDA host code is for Linux"
+    return "no g++ with binutils" if None in (shutil.which("g++"), shutil.which("nm")) else _missing_nvrtc()
+
+
+def _missing_cuda_wheel() -> str | None:
+    from upstream_patch.series.wheel import CUDA_WHEEL_FIX, find_mlx_library
+
+    return _missing_host_code() or (None if find_mlx_library() else f"no MLX for CUDA: {CUDA_WHEEL_FIX}")
+
+
 NEEDS = {
+    "needs_host_code": _missing_host_code,
+    "needs_cuda_wheel": _missing_cuda_wheel,
     "needs_cuda": _missing_cuda,
     "needs_compile": _missing_nvrtc,
     "needs_disassembler": _missing_disassembler,

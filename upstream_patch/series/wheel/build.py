@@ -21,10 +21,10 @@ from upstream_patch.simulate.library import cache_folder
 NAME = "libqmm_small_m.so"
 SEAL = "libmlx.sha256"
 """Beside the library: the hash of the libmlx.so that it goes with."""
-_HOST = Path(__file__).parents[1] / "cuda"
+HOST_CODE = Path(__file__).parents[1] / "cuda"
 _NATIVE = Path(__file__).parent / "native"
 _QMM = "mlx/backend/cuda/quantized/qmm"
-_OPTIONS = (
+OPTIONS = (
     *("-std=c++20", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing"),
     *("-Wall", "-Werror", "-DFMT_HEADER_ONLY"),
 )
@@ -73,19 +73,20 @@ def fingerprint() -> str:
 
 
 def _digest(mlx: MlxLibrary, cxx: str) -> str:
-    files = sorted(path for folder in (_HOST, _NATIVE) for path in folder.rglob("*") if path.is_file())
+    files = sorted(path for folder in (HOST_CODE, _NATIVE) for path in folder.rglob("*") if path.is_file())
     texts = [path.read_text(encoding="utf-8") for path in [*files, Path(__file__), Path(link.__file__)]]
     parts = [mlx.sha256, str(mlx.folder), cxx, device_source(), *texts]
     return sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
-def _build(mlx: MlxLibrary, cxx: str, nm: str, work: Path) -> Path:
-    """As they would lie in MLX's tree, so that the sources' own #include lines find each other."""
+def include_options(work: Path, include: Path) -> list[str]:
+    """Puts the host code's headers below ``work`` as they would lie in MLX's tree, so that its own #include lines find
+    each other; the compiler's options that see them, then MLX's ``include`` folder and CUDA's."""
     tree = work / "include"
     (tree / _QMM).mkdir(parents=True)
-    for header in _HOST.glob("*.h"):
+    for header in HOST_CODE.glob("*.h"):
         shutil.copy(header, tree / _QMM)
-    for lines in _HOST.glob("*.inc"):
+    for lines in HOST_CODE.glob("*.inc"):
         shutil.copy(lines, tree)
     (tree / "wheel_build.h").write_text(f'#define WHEEL_FINGERPRINT "{fingerprint()}"\n', encoding="utf-8")
     (tree / "cuda_jit_sources.h").write_text(
@@ -95,24 +96,28 @@ def _build(mlx: MlxLibrary, cxx: str, nm: str, work: Path) -> Path:
         encoding="utf-8",
     )
     cuda = [part for path in nvrtc().where.includes for part in ("-isystem", path)]
-    include = ["-I", str(tree), "-isystem", str(mlx.include), *cuda, "-idirafter", str(_NATIVE / "fallback")]
-    sources = [*sorted(_HOST.glob("*.cpp")), *sorted(_NATIVE.glob("*.cpp"))]
+    return ["-I", str(tree), "-isystem", str(include), *cuda, "-idirafter", str(_NATIVE / "fallback")]
+
+
+def _build(mlx: MlxLibrary, cxx: str, nm: str, work: Path) -> Path:
+    include = include_options(work, mlx.include)
+    sources = [*sorted(HOST_CODE.glob("*.cpp")), *sorted(_NATIVE.glob("*.cpp"))]
     objects = [str(work / f"{source.stem}.o") for source in sources]
     for source, output in zip(sources, objects, strict=True):
-        _run("the host code does not compile", [cxx, *_OPTIONS, *include, "-c", str(source), "-o", output])
+        run("the host code does not compile", [cxx, *OPTIONS, *include, "-c", str(source), "-o", output])
 
-    mine = link.symbols(_run("nm", [nm, "--defined-only", *objects]))
-    wanted = link.undefined(_run("nm", [nm, "--undefined-only", *objects])) - mine.keys()
-    exported = link.symbols(_run("nm", [nm, "--dynamic", "--defined-only", str(mlx.path)]))
-    local = link.symbols(_run("nm", [nm, "--defined-only", str(mlx.path)]))
+    mine = link.symbols(run("nm", [nm, "--defined-only", *objects]))
+    wanted = link.undefined(run("nm", [nm, "--undefined-only", *objects])) - mine.keys()
+    exported = link.symbols(run("nm", [nm, "--dynamic", "--defined-only", str(mlx.path)]))
+    local = link.symbols(run("nm", [nm, "--defined-only", str(mlx.path)]))
     text, _ = link.trampolines(wanted, exported, local, platform.machine())
     (work / "hidden.s").write_text(text, encoding="utf-8")
     (work / "driver.c").write_text(link.stub(sorted(name for name in wanted if name.startswith("cu"))), "utf-8")
     driver = work / "libcuda.so"
     stub = [cxx, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-x", "c", str(work / "driver.c"), "-o", str(driver)]
-    _run("the driver's stub does not compile", stub)
+    run("the driver's stub does not compile", stub)
     library = work / NAME
-    _run(
+    run(
         "the host code does not link",
         [
             *(cxx, "-shared", *objects, str(work / "hidden.s"), str(mlx.path), str(driver), "-o", str(library)),
@@ -122,7 +127,7 @@ def _build(mlx: MlxLibrary, cxx: str, nm: str, work: Path) -> Path:
     return library
 
 
-def _run(what: str, command: Sequence[str]) -> str:
+def run(what: str, command: Sequence[str]) -> str:
     done = subprocess.run(
         list(command),
         capture_output=True,
