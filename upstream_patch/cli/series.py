@@ -15,7 +15,7 @@ from upstream_patch.cli.options import OUT, Json, Out
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
-    from upstream_patch.series import Contribution, Item
+    from upstream_patch.series import Contribution, Item, Plan
     from upstream_patch.series.checkout import Checkout
     from upstream_patch.series.drift import Drift
 
@@ -67,6 +67,7 @@ def apply(
 
     applied, planned = put(_checkout(mlx), _contributions(names), into)
     print(f"{applied.worktree}: {len(planned.changed)} files changed on branch {applied.branch}, nothing is committed")
+    _show_format(planned)
     print(f"to commit, in your own words: git -C {applied.worktree} commit --all --template {message_of(applied)}")
 
 
@@ -114,8 +115,9 @@ def export(
     """Write the change as diff, mail patch with its base, and overlay of whole files. The message is for a person."""
     from upstream_patch.series.exporting import export as write
 
-    version, folder = write(_checkout(mlx, out), _contributions([name])[0], out / "series", base)
+    version, folder, planned = write(_checkout(mlx, out), _contributions([name])[0], out / "series", base)
     print(f"{folder}: v{version.number} of {name} on {version.base[:12]}, {len(version.files)} files")
+    _show_format(planned)
 
 
 @app.command()
@@ -173,6 +175,11 @@ def drift(mlx: Mlx, names: Names = None, as_json: Json = False, out: Out = OUT) 
     conflicts = [item for one in drifts for item in one.conflicts if not one.upstreamed]
     if conflicts:
         raise UserError(f"upstream went another way: {conflicts[0].detail} ({len(conflicts)} conflicts in all)")
+
+
+def _show_format(planned: Plan) -> None:
+    if planned.unformatted:
+        print(f"not formatted: {planned.unformatted}")
 
 
 def _show(rows: list[tuple[Item, str]]) -> None:

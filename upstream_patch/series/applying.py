@@ -22,6 +22,7 @@ from upstream_patch.series.checkout import Checkout, GitError
 from upstream_patch.series.message import message
 from upstream_patch.series.model import Contribution
 from upstream_patch.series.planning import Plan, plan
+from upstream_patch.series.style import formatted
 
 
 class Applied(BaseModel):
@@ -57,8 +58,10 @@ def apply(checkout: Checkout, contributions: Sequence[Contribution], into: Path 
         checkout.require_history()
         checkout.require_clean()
         base = checkout.commit()
-        planned = plan(contributions, checkout.reader(base))
+        read = checkout.reader(base)
+        planned = plan(contributions, read)
         planned.require()
+        planned = formatted(planned, read)
         branch = branch_of(contributions)
         names = [contribution.name for contribution in contributions]
         target = (into or checkout.path.with_name(f"{checkout.path.name}-{'+'.join(names)}")).resolve()

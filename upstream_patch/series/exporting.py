@@ -18,7 +18,8 @@ from upstream_patch.errors import UserError
 from upstream_patch.files import write_text
 from upstream_patch.series.checkout import Checkout, GitError
 from upstream_patch.series.model import Contribution, Model, Name
-from upstream_patch.series.planning import plan
+from upstream_patch.series.planning import Plan, plan
+from upstream_patch.series.style import formatted
 
 SUBJECT = "*** SUBJECT HERE ***"
 """git's own placeholder; the sending of a patch that holds it is to be refused."""
@@ -55,7 +56,7 @@ class Sent(Model):
     """Commit of this repository that the version was exported from."""
 
 
-def export(checkout: Checkout, contribution: Contribution, out: Path, base: str = "HEAD") -> tuple[Version, Path]:
+def export(checkout: Checkout, contribution: Contribution, out: Path, base: str = "HEAD") -> tuple[Version, Path, Plan]:
     """Export a contribution on a commit of the checkout; the same change again is the same version.
 
     Below ``out/<name>/v<N>``: ``<name>.diff``, ``<name>.patch`` (mail form, with the base's id), the whole changed
@@ -63,8 +64,10 @@ def export(checkout: Checkout, contribution: Contribution, out: Path, base: str 
     here. Raises UserError where the contribution does not apply, and where git does not know who you are.
     """
     commit = checkout.commit(base)
-    planned = plan([contribution], checkout.reader(commit))
+    read = checkout.reader(commit)
+    planned = plan([contribution], read)
     planned.require()
+    planned = formatted(planned, read)
     tree = checkout.tree(commit, planned.changed)
     version = _known(checkout, contribution.name, commit, tree) or _new(checkout, contribution, commit, tree)
     folder = out / contribution.name / f"v{version.number}"
@@ -79,7 +82,7 @@ def export(checkout: Checkout, contribution: Contribution, out: Path, base: str 
     _put(partial / "version.json", version.model_dump_json(indent=2) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
-    return version, folder
+    return version, folder, planned
 
 
 def _put(path: Path, text: str) -> None:

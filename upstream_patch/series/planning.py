@@ -48,6 +48,8 @@ class Plan:
     changed: dict[str, str]
     """Path -> new text, new files among them. Empty where anything is in conflict."""
     new: frozenset[str]
+    unformatted: str | None = None
+    """Why our lines are not in MLX's layout; None where they are, or nobody asked."""
 
     @property
     def conflicts(self) -> list[Item]:

@@ -22,8 +22,8 @@ def standin(contributions: list[Contribution]) -> dict[str, str]:
             lines = texts.setdefault(edit.file, [])
             if any(edit.anchor in line for line in lines):
                 continue
-            while len(lines) < (edit.read.line or len(lines) + 3) - 1:
-                lines.append(f"stand-in {len(lines) + 1}")
+            before = (edit.read.line or len(lines) + 3) - 1
+            lines += [f"stand-in {number + 1}" for number in range(len(lines), before)]
             lines.append(edit.anchor)
     return {path: "".join(f"{line}\n" for line in [*lines, "stand-in, the end"]) for path, lines in texts.items()}
 

@@ -14,7 +14,7 @@ from upstream_patch.series.drift import drift, touched
 
 CUDA = load("cuda")
 QUANTIZED = "mlx/backend/cuda/quantized/quantized.cpp"
-HEADER = "mlx/backend/cuda/quantized/qmm/qmm.h"
+CMAKE = "mlx/backend/cuda/CMakeLists.txt"
 
 
 @pytest.fixture
@@ -36,21 +36,21 @@ def test_nothing_changed(repository: Any) -> None:
 def test_moved_lines_and_a_lost_anchor_name_the_commits(repository: Any) -> None:
     text = (repository.path / QUANTIZED).read_text()
     moving = repository.commit({QUANTIZED: f"a line more\n{text}"}, "Move things")
-    header = (repository.path / HEADER).read_text()
-    losing = repository.commit({HEADER: header.replace("supports_qmm_naive", "supports_naive")}, "Rename naive")
+    sources = (repository.path / CMAKE).read_text()
+    losing = repository.commit({CMAKE: sources.replace("qmm_sm90.cu", "hopper.cu")}, "Rename sm90")
     checkout = open_checkout(repository.path)
     found = drift(checkout, CUDA)
     assert states(found) == {
         "new": State.APPLIES,
-        "source": State.APPLIES,
-        "declarations": State.CONFLICT,
-        "predicate": State.MOVED,
+        "source": State.CONFLICT,
+        "include": State.MOVED,
         "route": State.MOVED,
+        "tests": State.APPLIES,
     }
     assert found.commits[QUANTIZED] == [f"{moving[:7]} Move things"]
-    assert found.commits[HEADER] == [f"{losing[:7]} Rename naive"]
+    assert found.commits[CMAKE] == [f"{losing[:7]} Rename sm90"]
     assert touched(checkout, [CUDA], found.conflicts) == [
-        f"{HEADER}: 1 commits since v0.32.4\n  {losing[:7]} Rename naive"
+        f"{CMAKE}: 1 commits since v0.32.4\n  {losing[:7]} Rename sm90"
     ]
 
 

@@ -35,7 +35,7 @@ def changed(contribution: Contribution) -> Contribution:
 
 
 def test_an_export_is_the_change_in_three_forms(checkout: Checkout, tmp_path: Path) -> None:
-    version, folder = export(checkout, CUDA, tmp_path / "out")
+    version, folder, _ = export(checkout, CUDA, tmp_path / "out")
     planned = plan([CUDA], checkout.reader())
     assert (version.number, version.base) == (1, checkout.commit())
     assert sorted(version.files) == sorted(planned.changed)
@@ -55,10 +55,10 @@ def test_an_export_is_the_change_in_three_forms(checkout: Checkout, tmp_path: Pa
 
 
 def test_the_same_change_is_the_same_version_and_another_is_the_next(checkout: Checkout, tmp_path: Path) -> None:
-    first, folder = export(checkout, CUDA, tmp_path)
-    again, _ = export(checkout, CUDA, tmp_path)
+    first, folder, _ = export(checkout, CUDA, tmp_path)
+    again, *_ = export(checkout, CUDA, tmp_path)
     assert again == first
-    second, _ = export(checkout, changed(CUDA), tmp_path)
+    second, *_ = export(checkout, changed(CUDA), tmp_path)
     assert (second.number, versions(checkout, "cuda")) == (2, [1, 2])
     assert of(checkout, "cuda", 1) == first
     assert folder.is_dir()
@@ -69,7 +69,7 @@ def test_the_same_change_is_the_same_version_and_another_is_the_next(checkout: C
 
 
 def test_a_version_is_never_replaced(checkout: Checkout, tmp_path: Path) -> None:
-    first, _ = export(checkout, CUDA, tmp_path)
+    first, *_ = export(checkout, CUDA, tmp_path)
     with pytest.raises(UserError, match="update-ref"):
         checkout.git("update-ref", first.ref, first.base, "")
 
