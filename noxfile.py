@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import nox
 
@@ -25,6 +26,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 PINS = ("--constraint", "constraints.txt")
 # MLX's CUDA wheel wants an NVIDIA driver; everywhere else the CPU wheel (on macOS: the Metal one) does.
 MLX = "cuda" if sys.platform == "linux" and shutil.which("nvidia-smi") else "cpu"
+CUDA_LIBRARY = "mlx-cuda-13==0.32.4"
 EXTRAS = (MLX, "compile", "simulate")
 TESTED = (*EXTRAS, "plots")
 nox.options.envdir = f".nox/{MLX}"  # the two wheels install the same files, so each has its own environments
@@ -38,13 +40,16 @@ class Verb:
     command: tuple[str, ...]
     help: str
     extras: tuple[str, ...] = (MLX,)
+    links: bool = False
+    """The series' host code to MLX's CUDA library."""
 
 
 VERBS = (
-    Verb("contribution", ("contribution",), "The main job: every stage from doctor to drafts.", EXTRAS),
+    Verb("contribution", ("contribution",), "The main job: every stage from doctor to drafts.", EXTRAS, links=True),
     Verb("doctor", ("doctor",), "What this machine has, and what each missing piece would enable.", EXTRAS),
     Verb("build", ("build",), "Compile the kernels; -- --mlx PATH builds and tests MLX with them.", ("compile",)),
     Verb("drift", ("series", "drift"), "How far upstream went from the base; -- --mlx PATH.", ()),
+    Verb("wheel", ("wheel",), "Host code in a released MLX: -- build; -- run (GPU).", (MLX, "compile"), links=True),
     Verb("simulate", ("simulate",), "Run CUDA and Metal kernels on the CPU with every check.", (MLX, "simulate")),
     Verb("reproduce", ("reproduce",), "Show two faults of stock's Metal kernels on the CPU.", (MLX, "simulate")),
     Verb("correctness", ("correctness",), "Run the matrix on a CUDA GPU and record it."),
@@ -77,10 +82,21 @@ def install(session: nox.Session, *, extras: tuple[str, ...] = (), group: str | 
     session.install("--editable", package, *wanted, *PINS)
 
 
+def add_cuda_library(session: nox.Session) -> None:
+    """MLX's CUDA wheel in a folder of its own, where the CPU's is installed: only to compile against and link to."""
+    if sys.platform != "linux" or MLX == "cuda" or session.venv_backend == "none":
+        return
+    folder = str(Path(".nox", "mlx-cuda").absolute())
+    session.install("--target", folder, "--no-deps", CUDA_LIBRARY)
+    session.env["UPSTREAM_PATCH_CUDA_WHEEL"] = folder
+
+
 def add(verb: Verb) -> None:
     @nox.session(name=verb.name, default=False)
     def run(session: nox.Session) -> None:
         install(session, extras=verb.extras)
+        if verb.links:
+            add_cuda_library(session)
         session.run(python(session), "-m", "upstream_patch", *verb.command, *session.posargs)
 
     run.__doc__ = verb.help
@@ -94,6 +110,7 @@ for _verb in VERBS:
 def tests(session: nox.Session) -> None:
     """The tests; those that need a GPU skip with a reason where there is none."""
     install(session, extras=TESTED, group="test")
+    add_cuda_library(session)
     session.run(python(session), "-m", "pytest", "-n", "auto", *session.posargs)
 
 

@@ -24,6 +24,8 @@ from upstream_patch.reference import distributions
 STRICT = "UPSTREAM_PATCH_STRICT"
 INSTALLABLE = (
     *("needs_compile", "needs_disassembler", "needs_simulator", "needs_metal_front", "needs_plots", "needs_contract"),
+    # a wheel can be installed, g++ not always
+    *(("needs_host_code", "needs_cuda_wheel") if sys.platform == "linux" and shutil.which("g++") else ()),
 )
 
 

@@ -125,7 +125,7 @@ def record_wheel(
         body = run_wheel(built, every, decoding, progress=advance)
     path = _store(body, command, evidence)
     if wrong := failures(body):
-        raise UserError(f"{len(wrong)} complaints about the wheel build, first: {wrong[0]} ({path})")
+        raise UserError(f"{len(wrong)} complaints about the wheel build, first: {'; '.join(wrong[:3])} ({path})")
     return Stored(path, summary(body))
 
 
@@ -159,6 +159,9 @@ def record_build(
     path = _store(body, command, evidence, logs)
     if body.broken:
         raise UserError(f"{len(body.broken)} tests fail with the series alone, first: {body.broken[0]} ({path})")
+    if body.matrix is not None and body.matrix.wrong:
+        wrong = body.matrix.wrong
+        raise UserError(f"{len(wrong)} complaints of our matrix about the built MLX, first: {wrong[0]} ({path})")
     unproven = sorted(set(body.new_tests) - set(body.proven))
     if unproven:
         raise UserError(f"{', '.join(unproven)} passes on the base: it does not show the change ({path})")

@@ -27,6 +27,7 @@ CHAIN = (
     "simulate",
     "sanitize",
     "bench",
+    "run host code",
     "profile",
     "peers",
     "decode",

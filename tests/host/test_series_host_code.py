@@ -20,7 +20,7 @@ from upstream_patch.problem import DType, Problem
 from upstream_patch.routing import LARGEST, takes_small_m
 from upstream_patch.series import cuda_tuning
 from upstream_patch.series.wheel import link
-from upstream_patch.series.wheel.build import HOST_CODE, OPTIONS, include_options, run
+from upstream_patch.series.wheel.library import HOST_CODE, OPTIONS, include_options, run
 
 pytestmark = pytest.mark.needs_host_code
 MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")
@@ -152,10 +152,18 @@ def test_rows_lie_where_the_kernel_looks(shim: ctypes.CDLL, form: Format) -> Non
 def test_other_forms(shim: ctypes.CDLL) -> None:
     p = Problem(m=4, n=6, k=64)
     x, w, scales = operands(p)
-    every = {"x": x, "w": w, "scales": scales}
+    plain: dict[str, Any] = {"x": x, "w": w, "scales": scales}
 
     def seen(device: tuple[int, int] = (9, 0), transpose: bool = True, **changed: Any) -> tuple[int, ...] | None:
-        return rows_seen(shim, p, *(every | changed).values(), device, transpose)
+        given = plain | changed
+        return rows_seen(shim, p, given["x"], given["w"], given["scales"], device, transpose)
+
+    def weights(of: Sequence[int], to: Sequence[int]) -> dict[str, Any]:
+        """Arrays with these leading axes, expanded to those."""
+        return {
+            name: np.broadcast_to(view((*of, *each.shape)), (*to, *each.shape))
+            for name, each in (("w", w), ("scales", scales))
+        }
 
     assert seen() == (4, 1, 1, 0)
     assert seen(device=(7, 5)) is None
@@ -164,22 +172,18 @@ def test_other_forms(shim: ctypes.CDLL) -> None:
     assert seen(x=view((64,))) == (1, 1, 1, 0)
     assert seen(x=view((2, 2, 64))) == (4, 1, 1, 0)
     # weights that every entry shares are one matrix
-    expanded = {name: np.broadcast_to(each, (2, *each.shape)) for name, each in every.items() if name != "x"}
-    assert seen(x=view((2, 3, 64)), **expanded) == (6, 1, 1, 0)
+    assert seen(x=view((2, 3, 64)), **weights((1,), (2,))) == (6, 1, 1, 0)
     # every second row, and the first columns
-    wide = {name: np.repeat(every[name], 2, axis=0)[::2] for name in ("w", "scales")}
-    assert seen(**wide) is None
+    assert seen(w=np.repeat(w, 2, axis=0)[::2], scales=np.repeat(scales, 2, axis=0)[::2]) is None
     assert seen(w=view((6, 16))[:, :8]) is None
     assert seen(scales=view((6, 4))[:, :1]) is None
     # scales of a batch, weights without
-    assert seen(x=view((2, 3, 64)), w=expanded["w"], scales=view((2, 6, 1))) is None
-    # a batch in the middle: its rows are not evenly spaced
-    apart = {name: np.broadcast_to(view((2, 1, *every[name].shape)), (2, 3, *every[name].shape)) for name in expanded}
-    assert seen(x=view((2, 3, 1, 64)), **apart) is None
-    # several rows for each of several sequences
-    several = {name: np.broadcast_to(view((2, *every[name].shape)), (3, 2, *every[name].shape)) for name in expanded}
-    assert seen(x=view((3, 2, 4, 64)), **several) is None
-    assert seen(x=view((3, 2, 1, 64)), **several) == (3, 2, 2, 1)
+    assert seen(x=view((2, 3, 64)), w=weights((1,), (2,))["w"], scales=weights((2,), (2,))["scales"]) is None
+    # expanded along the second axis: the rows of one matrix are not evenly spaced
+    assert seen(x=view((2, 3, 1, 64)), **weights((2, 1), (2, 3))) is None
+    # two matrices, each for three sequences: of one row, and of several
+    assert seen(x=view((3, 2, 1, 64)), **weights((2,), (3, 2))) == (3, 2, 2, 1)
+    assert seen(x=view((3, 2, 4, 64)), **weights((2,), (3, 2))) is None
 
 
 def test_the_device_code_has_one_namespace_and_no_include_of_ours() -> None:

@@ -90,13 +90,16 @@ def routing(
     check: Check = False,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """Write the tables of routes and tuning, from the code that decides them."""
+    """Write the tables of routes and tuning, and their C++ header, from the code that decides them."""
     from upstream_patch import routing_table
+    from upstream_patch.series import cuda_tuning
 
-    path = existing(evidence) / routing_table.FILE
+    path, header = existing(evidence) / routing_table.FILE, cuda_tuning.FILE
     if check:
+        _same(header, cuda_tuning.header(), "what the code says", "routing")
         return _same(path, routing_table.markdown(), "what the code says", "routing")
-    print(f"{path} {'was written' if routing_table.update(path) else 'is up to date'}")
+    for each, written in ((path, routing_table.update(path)), (header, cuda_tuning.update())):
+        print(f"{each} {'was written' if written else 'is up to date'}")
 
 
 @app.command()

@@ -49,7 +49,10 @@ def _host_code(context: Context) -> str:
     mlx = find_mlx_library()
     if mlx is None:
         return "the series' host code was not built: no MLX for CUDA here, and no --mlx"
-    build(mlx)
+    try:
+        build(mlx)
+    except MissingTool as error:
+        return f"the series' host code was not built: {error}"
     return f"the series' host code is built and linked to MLX {mlx.version}"
 
 
@@ -113,6 +116,12 @@ def _peers(context: Context) -> Stored:
     return record_peers(context.command, context.evidence)
 
 
+def _wheel(context: Context) -> Stored:
+    from upstream_patch.recording import record_wheel
+
+    return record_wheel(context.command, context.evidence)
+
+
 def _bench(context: Context) -> Stored:
     from upstream_patch.recording import record_bench
 
@@ -156,6 +165,7 @@ STAGES = (
     Stage("simulate", _simulate),
     Stage("sanitize", _measured("sanitizer", _sanitize), needs=("build",)),
     Stage("bench", _measured("bench", _bench), needs=("correctness",)),
+    Stage("run host code", _measured("wheel", _wheel), needs=("build", "correctness")),
     Stage("profile", _measured("ncu", _profile), needs=("correctness",)),
     Stage("peers", _measured("peer", _peers), needs=("correctness",)),
     Stage("decode", _not_built("end-to-end decode with mlx-lm")),

@@ -29,6 +29,16 @@ class SuiteRun(Model):
     """The attachment that holds all that was said."""
 
 
+class Matrix(Model):
+    """Our own cases through MLX's operation as the series changes it."""
+
+    cases: Annotated[int, Field(ge=1)]
+    wrong: list[str]
+    """Complaints, with the name of their case."""
+    results: str
+    """The attachment that holds every result."""
+
+
 class BuildBody(Model):
     """MLX built from source twice, as it is and with the series; the same test file judges both."""
 
@@ -43,6 +53,8 @@ class BuildBody(Model):
     new_tests: list[str]
     """Test methods that the series adds: each must fail on the base and pass with the series."""
     runs: Annotated[list[SuiteRun], Field(min_length=2)]
+    matrix: Matrix | None = None
+    """None for Metal."""
 
     def failed(self, arm: str) -> dict[tuple[bool | None, bool], set[str]]:
         """(MLX_METAL_JIT, TF32) -> what failed."""

@@ -12,6 +12,7 @@ from upstream_patch.records.cpp_tokens import tokens
 from upstream_patch.records.schema import WheelBody
 
 HOST_CODE = Path(__file__).parents[1] / "series" / "cuda"
+_COMPILED = ("*.h", "*.cpp", "*.cuh", "eval_gpu_*.inc")
 
 Named = tuple[str, float, str, bool]
 """(name, value, unit, whether it says something about our kernel)"""
@@ -19,9 +20,9 @@ Named = tuple[str, float, str, bool]
 
 @cache
 def host_hash() -> str:
-    """sha256 over the tokens of the series' CUDA files, file by file: reformatting them voids no record."""
+    """sha256 over the tokens of what the library is made of, file by file: reformatting it voids no record."""
     digest = sha256()
-    for path in sorted(each for each in HOST_CODE.iterdir() if each.suffix in (".h", ".cpp", ".cuh", ".inc")):
+    for path in sorted(each for pattern in _COMPILED for each in HOST_CODE.glob(pattern)):
         parts = [path.name, *tokens(path.read_text(encoding="utf-8"))]
         for part in (str(len(parts)), *parts):
             data = part.encode()

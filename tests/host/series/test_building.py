@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -79,7 +80,7 @@ class Pretend:
             return 0
         package = Path(command[0]).parents[1] / "site" / "mlx"
         arm = package.parents[2].name
-        if "pip" in command:
+        if "pip" in command and command[-1] == ".[dev]":
             if self.faults.get("fails") == arm:
                 log.write_text("compiling\nquantized.cpp:1: error: no such thing\nninja: stopped\n")
                 return 1
@@ -90,6 +91,15 @@ class Pretend:
             bits = self.faults.get("bits", {}).get(arm, (2, 4))
             (package / "__init__.py").touch()
             (package / "core.py").write_text(f"FINE = {arm != self.faults.get('breaks')}\nNEW = {new}\nBITS = {bits}\n")
+            return 0
+        if "pip" in command:
+            return 0
+        if "upstream_patch.measure.built" in command:
+            if self.faults.get("matrix") != "dies":
+                wrong = self.faults.get("matrix", [])
+                Path(command[-1]).write_text(
+                    json.dumps({"results": [{"case": "one"}, {"case": "two"}], "wrong": wrong})
+                )
             return 0
         if "-c" in command:
             log.write_text(f"{package}\n")
@@ -137,12 +147,14 @@ def test_a_new_test_fails_on_the_base_and_passes_with_the_series(planned: Any) -
         ("series", False, 3),
         ("series", True, 3),
     ]
-    assert sorted(logs) == sorted(one.log for one in body.runs)
+    assert sorted(logs) == sorted(["matrix.json", *(one.log for one in body.runs)])
+    assert body.matrix is not None
+    assert (body.matrix.cases, body.matrix.wrong) == (2, [])
     tests = [(command, env) for command, env in run.commands if command[1].endswith("unittest_json.py")]
     assert [env for _, env in tests] == [{"MLX_ENABLE_TF32": "0"}, {}] * 2
     # the very same file judges both
     assert len({command[2] for command, _ in tests}) == 1
-    pips = [env["CMAKE_ARGS"] for command, env in run.commands if "pip" in command]
+    pips = [env["CMAKE_ARGS"] for command, env in run.commands if command[-1] == ".[dev]"]
     assert all(args.startswith("-DMLX_BUILD_CUDA=ON -DMLX_CUDA_ARCHITECTURES=121a") for args in pips)
     assert len(pips) == 2
 
@@ -179,6 +191,7 @@ def test_what_the_series_breaks_is_named(
         ({"fails": "series"}, r"the build of series failed at -m pip install: quantized.cpp:1: error: no such thing"),
         ({"library": "old_kernel"}, r"the MLX of series, in \S+, does not hold new_kernel"),
         ({"library": "new_kernel"}, r"the MLX of base, in \S+, holds new_kernel: it is not what was to be built"),
+        ({"matrix": "dies"}, r"our matrix ended without a result"),
         ({"dies": True}, r"the tests of base ended without a result \(Segmentation fault\)"),
     ],
 )
@@ -194,6 +207,7 @@ def test_metal_is_built_ahead_and_on_the_fly_with_a_target_that_has_nax(planned:
     assert {(one.arm, one.metal_jit) for one in body.runs} == {
         (a, j) for a in ("base", "series") for j in (False, True)
     }
+    assert body.matrix is None  # of the CUDA kernel
     pips = [env for command, env in run.commands if "pip" in command]
     assert [env["CMAKE_ARGS"].split()[-1] for env in pips] == ["-DMLX_METAL_JIT=OFF", "-DMLX_METAL_JIT=ON"] * 2
     assert {env["MACOSX_DEPLOYMENT_TARGET"] for env in pips} == {"26.2"}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from upstream_patch import machine as prober
-from upstream_patch.correctness import Case, Progress, compile_ahead, complaints, matrix_here, run_cases
+from upstream_patch.correctness import Case, Progress, compile_ahead, complaints, matrix_here, run_case, run_cases
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.measure import inputs
 from upstream_patch.measure.conditions import conditions
@@ -16,51 +15,46 @@ from upstream_patch.measure.wheel.arms import WheelArms, cases_of
 from upstream_patch.measure.wheel.decode import MODEL, PROMPT, Decoded, decode
 from upstream_patch.measure.wheel.timing import PROBLEMS, run_rows
 from upstream_patch.problem import Problem
-from upstream_patch.records.schema import WheelBody
+from upstream_patch.records.schema import WheelBody, WheelRow
 from upstream_patch.records.wheel_facts import host_hash
 from upstream_patch.series.wheel import CUDA_WHEEL_FIX, build, find_mlx_library, load
 
 PROCESSES = 16
+STOPPED = "rows or decoding stopped: "
 MOST_SLOWER = 1.05
 """The wheel build may take this much of the runtime delivery's time."""
 
 
 def run_wheel(
-    built: Path | None = None,
-    every: int = 1,
-    decoding: bool = True,
-    progress: Progress | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    built: Path | None = None, every: int = 1, decoding: bool = True, progress: Progress | None = None
 ) -> WheelBody:
     """The matrix (or every n-th case), rows, and decoding. ``built`` is the library; it is built where not given.
 
-    Needs a CUDA GPU. Raises UserError and its kin where something cannot run, WrongResult or OtherRoute where a timed
-    row is wrong; a wrong case of the matrix is in the body (``failures``).
+    Needs a CUDA GPU. One case runs first: where it is wrong, UserError, and nothing else is tried. What is wrong after
+    that, or cannot run, stands in the body (``failures``).
     """
     mlx = find_mlx_library()
     if mlx is None:
         raise MissingTool("no MLX for CUDA here", CUDA_WHEEL_FIX)
     built = (build(mlx) if built is None else built).absolute()
     cases = cases_of(matrix_here(), every)
-    say(f"{len(cases)} cases through {built.name} in MLX {mlx.version}")
+    if wrong := complaints(run_case(cases[0], WheelArms(built))):
+        raise UserError(f"the first case is wrong, nothing else was tried: {wrong[0]}")
     with ThreadPoolExecutor(1) as aside:
         # stock's tile kernels take half a minute each to compile: those of the rows, and of the prompts
         stock = [Case("wheel", problem) for problem in (*PROBLEMS, Problem(m=PROMPT, n=4096, k=4096))]
         ahead = aside.submit(compile_ahead, stock)
         matrix = run_cases(cases, partial(WheelArms, built), progress, processes=PROCESSES)
         ahead.result()
-    before = conditions("before")
-    hook = load(built, mlx)
-    say("rows: stock, runtime delivery and wheel build in turn")
-    rows, left_out = run_rows(hook, inputs.last_level_cache(prober.probe()))
+    notes = conditions("before")
+    rows: list[WheelRow] = []
     decoded: Decoded | None = None
-    skipped: list[str] = []
-    if decoding:
-        say("decoding with a program that knows nothing of the library")
-        try:
-            decoded = decode(built, mlx)
-        except MissingTool as error:
-            skipped = [f"decoding was not run: {error}"]
+    try:
+        rows, left_out = run_rows(load(built, mlx), inputs.last_level_cache(prober.probe()))
+        notes += left_out
+        decoded = decode(built, mlx) if decoding else None
+    except UserError as error:  # the matrix is not thrown away for it
+        notes.append(f"{STOPPED}{error}")
     return WheelBody(
         library_sha256=mlx.sha256,
         host_hash=host_hash(),
@@ -69,7 +63,7 @@ def run_wheel(
         model=dict(MODEL) if decoded else {},
         decode=decoded.rows if decoded else [],
         calls=decoded.calls._asdict() if decoded else {},
-        notes=[*before, *conditions("after"), *left_out, *skipped],
+        notes=[*notes, *conditions("after")],
     )
 
 
@@ -78,6 +72,7 @@ def failures(body: WheelBody) -> list[str]:
     from upstream_patch.records.wheel_facts import wheel_values
 
     found = [line for case in body.cases for line in complaints(case)]
+    found += [note for note in body.notes if note.startswith(STOPPED)]
     for name, value, _, _ in wheel_values(body):
         if name.endswith(".wheel_to_runtime") and value > MOST_SLOWER:
             found.append(f"{name.removesuffix('.wheel_to_runtime')}: {value:.3f} of the runtime delivery's time")

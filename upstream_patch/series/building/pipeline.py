@@ -14,7 +14,7 @@ from pathlib import Path
 
 from upstream_patch.errors import UserError
 from upstream_patch.machine import System, cuda_device
-from upstream_patch.records.build_body import BuildBody, SuiteRun
+from upstream_patch.records.build_body import BuildBody, Matrix, SuiteRun
 from upstream_patch.series.building import preflight
 from upstream_patch.series.building.preflight import NAX_MACOS, TARGET_VARIABLE, Backend
 from upstream_patch.series.checkout import Checkout, GitError
@@ -23,6 +23,7 @@ from upstream_patch.series.planning import plan
 
 TESTS = "python/tests/test_quantized.py"
 _RUNNER = Path(__file__).with_name("unittest_json.py")
+_MATRIX = "matrix.json"
 _QUESTION = "import mlx.core as mx, mlx; print(list(mlx.__path__)[0])"
 _LIBRARIES = ("lib/*.so", "lib/*.dylib", "lib/*.metallib", "core*.so")
 Shell = Callable[[Sequence[str], Path, Mapping[str, str], Path], int]
@@ -124,15 +125,18 @@ def build(planned: Plan) -> tuple[BuildBody, dict[str, bytes]]:
         run, log = _test(planned, side, tests, tf32, f"{name}.log")
         runs[arm, jit, tf32] = run
         logs[f"{name}.log"] = log
-    new = _new_tests(planned.contributions)
+    matrix = None
+    if planned.backend == "cuda":
+        matrix, logs[_MATRIX] = _matrix(planned, _Side("series", None, root))
     body = BuildBody(
         backend=planned.backend,
         upstream=commit,
         contributions=[contribution.name for contribution in planned.contributions],
         options=options,
         tests=TESTS,
-        new_tests=new,
+        new_tests=_new_tests(planned.contributions),
         runs=list(runs.values()),
+        matrix=matrix,
     )
     return body, logs
 
@@ -218,6 +222,24 @@ def _test(planned: Plan, side: _Side, tests: Path, tf32: bool, name: str) -> tup
     except (IndexError, ValueError) as error:
         raise UserError(f"the tests of {side.arm} ended without a result ({_last_line(log)}): {log}") from error
     return run, text.encode()
+
+
+def _matrix(planned: Plan, side: _Side) -> tuple[Matrix, bytes]:
+    """Our matrix, in the environment of the build: this package goes into it, for its cases and its reference."""
+    clone = Path(__file__).resolve().parents[3]
+    if not (clone / "pyproject.toml").is_file():
+        raise UserError("the matrix needs a clone of this project, not an installed package")
+    planned.told("running our matrix through the series' MLX")
+    _run(planned, side, [str(side.python), "-m", "pip", "install", str(clone)], side.root, {})
+    into = side.root / "logs" / _MATRIX
+    into.unlink(missing_ok=True)
+    planned.run([str(side.python), "-m", "upstream_patch.measure.built", str(into)], side.root, {}, side.log)
+    try:
+        data = into.read_bytes()
+        said = json.loads(data)
+        return Matrix(cases=len(said["results"]), wrong=said["wrong"], results=_MATRIX), data
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"our matrix ended without a result ({_last_line(side.log)}): {side.log}") from error
 
 
 def _new_tests(contributions: Sequence[Contribution]) -> list[str]:

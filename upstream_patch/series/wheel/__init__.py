@@ -6,8 +6,8 @@ then begins with the lines of the series, for every program that calls it, C++ o
 
 from __future__ import annotations
 
-from upstream_patch.series.wheel.build import BuildError, build
-from upstream_patch.series.wheel.load import Counts, Hook, load
+from upstream_patch.series.wheel.hook import Counts, Hook, load
+from upstream_patch.series.wheel.library import BuildError, build
 from upstream_patch.series.wheel.mlx import CUDA_WHEEL_FIX, CUDA_WHEEL_VARIABLE, MlxLibrary, find_mlx_library
 
 __all__ = [

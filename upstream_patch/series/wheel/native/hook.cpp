@@ -131,14 +131,19 @@ int install() {
 
 // For LD_PRELOAD: a program that knows nothing of this library takes the routes of the series, and at its end what they
 // were is written to the file that the variable names.
-const char* const preloaded = std::getenv("UPSTREAM_PATCH_PRELOAD");
+bool preloaded = false;
+
+const char* report() {
+  return std::getenv("UPSTREAM_PATCH_PRELOAD");
+}
 
 __attribute__((constructor)) void begin() {
-  enabled = preloaded != nullptr && install() == 0;
+  preloaded = report() != nullptr && install() == 0;
+  enabled = preloaded;
 }
 
 __attribute__((destructor)) void end() {
-  if (std::FILE* const file = preloaded == nullptr ? nullptr : std::fopen(preloaded, "w")) {
+  if (std::FILE* const file = preloaded ? std::fopen(report(), "w") : nullptr) {
     std::fprintf(file, "%ld %ld %ld\n", counts[kSmallM].load(), counts[kFolded].load(), counts[kStock].load());
     std::fclose(file);
   }

@@ -86,7 +86,7 @@ def include_options(work: Path, include: Path) -> list[str]:
     (tree / _QMM).mkdir(parents=True)
     for header in HOST_CODE.glob("*.h"):
         shutil.copy(header, tree / _QMM)
-    for lines in HOST_CODE.glob("*.inc"):
+    for lines in HOST_CODE.glob("eval_gpu_*.inc"):
         shutil.copy(lines, tree)
     (tree / "wheel_build.h").write_text(f'#define WHEEL_FINGERPRINT "{fingerprint()}"\n', encoding="utf-8")
     (tree / "cuda_jit_sources.h").write_text(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.series.wheel.build import SEAL, build
+from upstream_patch.series.wheel.library import SEAL, build
 from upstream_patch.series.wheel.mlx import CUDA_WHEEL_FIX, MlxLibrary, find_mlx_library
 
 _WHY = {
