@@ -25,9 +25,10 @@ from upstream_patch.correctness.staged_cover import (
 )
 from upstream_patch.correctness.staged_plants import find_staged_plants, shown
 from upstream_patch.correctness.staged_simulated import ascending, kernels_of, mean_error, run_staged_case
+from upstream_patch.correctness.stock_metal import judge
 from upstream_patch.kernels.metal import IMPLEMENTATION, Staged, instances, path_of, sources
 from upstream_patch.problem import Problem
-from upstream_patch.reference import from_bits
+from upstream_patch.reference import from_bits, round_to
 from upstream_patch.simulate import ORDERS, SUMS, Kernel, Placement, Run, SimulatorCompileError
 from upstream_patch.simulate.library import build
 from upstream_patch.simulate.metal.launches import How, run_accumulate
@@ -113,7 +114,7 @@ def test_what_must_not_matter_is_compared(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert "the schedule, the tile, or what" in said(whole, "run_staged", 1, flip)
     assert "not the bits of MLX's own kernel" in said(whole, "run_matmul", 0, flip)
-    assert "not that of fp32 in their order" in said(parts, "run_accumulate", 0, flip)
+    assert "sum of the parts: not that of fp32 in their order" in said(parts, "run_accumulate", 0, flip)
     assert said(parts, "run_matmul", 1, flip).count("not the bits of MLX's own kernel") == 1
     assert run_staged_case(parts).failures == ()
     monkeypatch.setattr(staged_simulated, "ascending", lambda inputs: ascending(inputs) * np.float32(1 + 2.0**-20))
@@ -231,5 +232,27 @@ def test_parts_add_no_more_than_a_rounding_where_mlx_would_split(m: int, n: int,
     partial = run_staged(Staged(4, 64, "bf16", 32, split=True), operands, parts).outputs[0]
     summed = run_accumulate(operands.problem, partial, kernel=accumulate_kernel("bf16")).outputs[0]
     assert mean_error(operands.batch[0], from_bits(summed, "bf16")) <= 1.1
-    halves = from_bits((partial.view(np.uint32) >> 16).astype(np.uint16), "bf16").sum(axis=0)
+    halves = round_to(round_to(partial.astype(np.float64), "bf16").sum(axis=0), "bf16")
     assert mean_error(operands.batch[0], halves) > 1.1
+
+
+@pytest.mark.needs_metal_front
+def test_parts_that_cancel_keep_what_16_bits_would_lose() -> None:
+    """The second part is the first one's negative, but for the biases' last bit."""
+    operands = make_operands(Problem(m=8, n=64, k=512), seed=2)
+    (inputs,) = operands.x
+    half, groups = 256, 256 // 64
+    biases = inputs.biases.copy()
+    biases[:, groups:] = biases[:, :groups] * (1 + 2.0**-7)
+    x, packed, scales = inputs.x.copy(), inputs.packed.copy(), inputs.scales.copy()
+    x[:, half:] = -x[:, :half]
+    packed[:, half * 4 // 32 :] = packed[:, : half * 4 // 32]
+    scales[:, groups:] = scales[:, :groups]
+    rounded = round_to(biases.astype(np.float64), "bf16").astype(np.float32)
+    cancelling = replace(inputs, x=x, packed=packed, scales=scales, biases=rounded)
+    operands = replace(operands, x=(cancelling,), w=(cancelling,))
+    partial = run_staged(Staged(4, 64, "bf16", 32, split=True), operands, 2).outputs[0]
+    summed = run_accumulate(operands.problem, partial, kernel=accumulate_kernel("bf16")).outputs[0]
+    assert judge(cancelling, from_bits(summed, "bf16"), True) is None
+    halves = round_to(partial.astype(np.float64), "bf16").sum(axis=0)
+    assert "past one rounding" in str(judge(cancelling, round_to(halves, "bf16"), True))

@@ -84,7 +84,8 @@ def simulate(
         bool,
         typer.Option(
             "--full",
-            help="For a nightly run: Metal in the whole cross of format, M, N, tile and layout, CUDA in 20,000 cases.",
+            help="For a nightly run: MLX's Metal kernels in the whole cross of format, M, N, tile and layout, ours in "
+            "that of format, M, N and K, CUDA in 20,000 cases.",
         ),
     ] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Time and memory a tile, too.")] = False,
