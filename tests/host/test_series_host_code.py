@@ -16,6 +16,7 @@ import pytest
 from upstream_patch import kernels
 from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, MAX_BATCH, MAX_ROWS, USUAL, Format, small_m_launch
 from upstream_patch.machine import System, find_mlx_headers
+from upstream_patch.measure.wheel.arms import module_name
 from upstream_patch.problem import DType, Problem
 from upstream_patch.routing import LARGEST, takes_small_m
 from upstream_patch.series import cuda_tuning
@@ -184,6 +185,54 @@ def test_other_forms(shim: ctypes.CDLL) -> None:
     # two matrices, each for three sequences: of one row, and of several
     assert seen(x=view((3, 2, 1, 64)), **weights((2,), (3, 2))) == (3, 2, 2, 1)
     assert seen(x=view((3, 2, 4, 64)), **weights((2,), (3, 2))) is None
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_the_launch_is_the_one_that_python_makes(shim: ctypes.CDLL, form: Format) -> None:
+    """Module, kernel, grid, block, shared memory, and every argument in its place; on 132 multiprocessors."""
+    shim.shim_run.restype = ctypes.c_char_p
+    dtypes: tuple[DType, ...] = ("bf16", "f16")
+    for number, (m, dtype, shape, batch) in enumerate(product((1, 8, 9, 32), dtypes, ("mk", "1mk", "b1k"), (1, 1, 3))):
+        p = Problem.model_validate(
+            {"m": m, "n": (7, 4096)[number % 2], "k": (256, 4096)[number // 2 % 2], "bits": form.bits}
+            | {"group_size": form.group, "mode": form.mode, "dtype": dtype, "layout": shape, "batch": batch}
+        )
+        variant, wanted = kernels.small_m_variant(p, (9, 0), 132)
+        t, into = variant.tuning, (ctypes.c_long * 14)()
+        weights = f"Affine<{form.bits}, {form.group}>" if form.affine else form.mode.capitalize()
+        cut = f"{t.rows}, {t.warps}, {t.stages}, {t.tiles}"
+        kernel = f"mlx::core::cu::qmm_small_m<{kernels.CTYPE[dtype]}, mlx::core::cu::{weights}, {cut}>"
+        layouts = [ctypes.byref(layout(each)) for each in operands(p)]
+        names = module_name(dtype, t).encode(), kernel.encode()
+        numbers = form.affine, p.n, dtypes.index(dtype), form.bits, form.group, MODES.index(form.mode)
+        assert shim.shim_run(*layouts, *numbers, *names, into) is None, p
+        row, entry, out_row, out_entry = kernels.strides(p)
+        assert list(into[:7]) == [*wanted.grid, variant.threads, 1, 1, variant.shared_bytes], p
+        assert list(into[7:10]) == [p.m, p.n, p.k], p
+        assert m == 1 or (into[10], into[12]) == (row, out_row), p
+        assert batch == 1 or (into[11], into[13]) == (entry, out_entry), p
+
+
+def folded(shim: ctypes.CDLL, x: Any, w: Any) -> list[int]:
+    """Rows' shape and strides, and those of an output of them; empty where the batch is not folded."""
+    into = (ctypes.c_long * 11)()
+    assert shim.shim_fold(ctypes.byref(layout(x)), ctypes.byref(layout(w)), into) == 1
+    return list(into[1:]) if into[0] else []
+
+
+def test_a_batch_of_single_rows_is_folded(shim: ctypes.CDLL) -> None:
+    w = view((6, 8))
+    assert folded(shim, view((9, 1, 64)), w) == [9, 64, 64, 1, 9, 1, 64, 64, 64, 1]
+    # every second sequence: the rows stay where they are
+    assert folded(shim, view((18, 1, 64))[::2], w)[:4] == [9, 64, 128, 1]
+    for x, other in (
+        (view((7, 1, 64)), w),  # stock runs row by row
+        (view((9, 2, 64)), w),
+        (view((9, 64)), w),
+        (view((2, 9, 1, 64)), w),
+        (view((9, 1, 64)), view((9, 6, 8))),
+    ):
+        assert folded(shim, x, other) == []
 
 
 def test_the_device_code_has_one_namespace_and_no_include_of_ours() -> None:

@@ -105,10 +105,13 @@ def test_a_library_of_another_mlx_is_not_loaded(tmp_path: Path) -> None:
     built.parent.mkdir()
     with pytest.raises(UserError, match="was built for another MLX"):
         load(built, mlx)
-    (built.parent / SEAL).write_text("0" * 64 + "\n", encoding="utf-8")
+    (built.parent / SEAL).write_text(library.sealed(mlx).replace("libmlx ", "libmlx 0"), encoding="utf-8")
     with pytest.raises(UserError, match=r"was built for another MLX than .*wheel build"):
         load(built, mlx)
-    (built.parent / SEAL).write_text(mlx.sha256 + "\n", encoding="utf-8")
+    (built.parent / SEAL).write_text(library.sealed(mlx).replace("host ", "host 0"), encoding="utf-8")
+    with pytest.raises(UserError, match="or from other code than today's"):
+        load(built, mlx)
+    (built.parent / SEAL).write_text(library.sealed(mlx), encoding="utf-8")
     with pytest.raises(UserError, match="the wheel build does not load"):
         load(built, mlx)
 

@@ -9,7 +9,14 @@ import typer
 
 from upstream_patch.cli.options import EVIDENCE, Evidence, command_line, existing
 
-app = typer.Typer(help="The series' CUDA host code, built against a released MLX and hooked into it.")
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback()
+def wheel(context: typer.Context) -> None:
+    """The series' CUDA host code, built against a released MLX and hooked into it; alone: run."""
+    if context.invoked_subcommand is None:
+        wheel_run()
 
 
 @app.command("build")

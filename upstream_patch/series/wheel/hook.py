@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.series.wheel.library import SEAL, build
+from upstream_patch.series.wheel.library import SEAL, build, sealed
 from upstream_patch.series.wheel.mlx import CUDA_WHEEL_FIX, MlxLibrary, find_mlx_library
 
 _WHY = {
@@ -63,15 +63,18 @@ class Hook:
 def load(built: Path | None = None, mlx: MlxLibrary | None = None) -> Hook:
     """``built`` is the library, built here where it is not given.
 
-    Raises UserError where it was built for another libmlx.so than the installed one, or does not load.
+    Raises UserError where it was built for another libmlx.so than the installed one, from other code, or does not load.
     """
     mlx = mlx or find_mlx_library()
     if mlx is None:
         raise MissingTool("no MLX for CUDA here", CUDA_WHEEL_FIX)
     built = build(mlx) if built is None else built
     seal = built.parent / SEAL
-    if not seal.is_file() or seal.read_text(encoding="utf-8").strip() != mlx.sha256:
-        raise UserError(f"{built} was built for another MLX than {mlx.path}: python -m upstream_patch wheel build")
+    if not seal.is_file() or seal.read_text(encoding="utf-8") != sealed(mlx):
+        raise UserError(
+            f"{built} was built for another MLX than {mlx.path}, or from other code than today's: "
+            "python -m upstream_patch wheel build"
+        )
     try:
         ctypes.CDLL(str(mlx.path))  # the very one that mlx.core loads, whichever of the two comes first
         return Hook(ctypes.CDLL(str(built.absolute())))

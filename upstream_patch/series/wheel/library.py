@@ -13,14 +13,15 @@ from pathlib import Path
 
 from upstream_patch.compile import nvrtc
 from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.records.wheel_facts import host_hash
 from upstream_patch.series.cuda_device import device_source
 from upstream_patch.series.wheel import link
 from upstream_patch.series.wheel.mlx import CUDA_WHEEL_FIX, MlxLibrary, find_mlx_library
 from upstream_patch.simulate.library import cache_folder
 
 NAME = "libqmm_small_m.so"
-SEAL = "libmlx.sha256"
-"""Beside the library: the hash of the libmlx.so that it goes with."""
+SEAL = "libqmm_small_m.seal"
+"""Beside the library: what it was made from, ``sealed(mlx)``."""
 HOST_CODE = Path(__file__).parents[1] / "cuda"
 _NATIVE = Path(__file__).parent / "native"
 _QMM = "mlx/backend/cuda/quantized/qmm"
@@ -62,9 +63,14 @@ def build(mlx: MlxLibrary | None = None, folder: Path | None = None) -> Path:
             library = _build(mlx, cxx, nm, work)
             home.mkdir(exist_ok=True)
             library.replace(home / NAME)
-            (work / SEAL).write_text(mlx.sha256 + "\n", encoding="utf-8")
+            (work / SEAL).write_text(sealed(mlx), encoding="utf-8")
             (work / SEAL).replace(home / SEAL)  # last: with it the folder is whole
     return home / NAME
+
+
+def sealed(mlx: MlxLibrary) -> str:
+    """The libmlx.so that the library goes with, and the host and device code that are in it."""
+    return f"libmlx {mlx.sha256}\nhost {host_hash()}\ndevice {fingerprint()}\n"
 
 
 def fingerprint() -> str:

@@ -53,5 +53,5 @@ def find_mlx_library(system: System | None = None) -> MlxLibrary | None:
     named = system.environ(CUDA_WHEEL_VARIABLE)
     for folder in [*system.site_folders(), *([named] if named else [])]:
         if system.glob(f"{folder}/mlx/include/cccl") and system.glob(f"{folder}/mlx/lib/libmlx.so"):
-            return MlxLibrary(Path(folder) / "mlx")
+            return MlxLibrary(Path(folder).absolute() / "mlx")
     return None
