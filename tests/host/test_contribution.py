@@ -14,6 +14,7 @@ from upstream_patch import kernels, recording
 from upstream_patch.contribution import STAGES, Context, Outcome, Result, Stage, contribution, run_chain, show_summary
 from upstream_patch.correctness import cover as covering
 from upstream_patch.correctness import metal_cover as metal_covering
+from upstream_patch.correctness import staged_cover as staged_covering
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import Gpu
 from upstream_patch.problem import Problem
@@ -130,6 +131,8 @@ def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(covering, "cover", lambda count, seed: launches)
     monkeypatch.setattr(covering, "fixed_launches", list)
     monkeypatch.setattr(metal_covering, "metal_cover", lambda full, seed: metal)
+    ours = staged_covering.staged_cover()[:2]
+    monkeypatch.setattr(staged_covering, "staged_cover", lambda full, seed: ours)
 
 
 def no_gpu() -> None:

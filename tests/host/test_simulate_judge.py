@@ -12,8 +12,17 @@ import pytest
 from numpy.typing import NDArray
 
 from upstream_patch.correctness import cover as covering
-from upstream_patch.correctness import errors, metal_plants, metal_simulated, simulated, simulation
+from upstream_patch.correctness import (
+    errors,
+    metal_plants,
+    metal_simulated,
+    simulated,
+    simulation,
+    staged_plants,
+    staged_simulated,
+)
 from upstream_patch.correctness import metal_cover as metal_covering
+from upstream_patch.correctness import staged_cover as staged_covering
 from upstream_patch.correctness.cover import SimCase, all_picks
 from upstream_patch.correctness.outcome import Outcome
 from upstream_patch.correctness.simulated import find_plants, kernels_of, run_sim_case
@@ -191,6 +200,13 @@ def test_a_front_runs_the_cover_that_was_asked_for(monkeypatch: pytest.MonkeyPat
     simulation.metal_front(full=False, seed=None)
     simulation.metal_front(full=True, seed=0)
     assert seeds == [(False, metal_covering.SEED), (True, 0)]
+    monkeypatch.setattr(staged_covering, "staged_cover", metal_cover)
+    monkeypatch.setattr(staged_simulated, "kernels_of", lambda cases: [])
+    monkeypatch.setattr(staged_plants, "kernels", list)
+    ours = simulation.staged_front(full=False, seed=None)
+    simulation.staged_front(full=True, seed=7)
+    assert seeds[2:] == [(False, staged_covering.SEED), (True, 7)]
+    assert (ours.run_case, ours.find_plants) == (staged_simulated.run_staged_case, staged_plants.find_staged_plants)
 
 
 def test_what_a_run_took_is_told_by_tile() -> None:

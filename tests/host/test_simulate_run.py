@@ -1,4 +1,4 @@
-"""The simulator's whole run: both fronts, what it prints, and what it says of a front that cannot run."""
+"""The simulator's whole run: every front, what it prints, and what it says of a front that cannot run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from upstream_patch.cli import run as cli
 from upstream_patch.contribution import Context, stages
 from upstream_patch.correctness import cover as covering
 from upstream_patch.correctness import metal_cover as metal_covering
-from upstream_patch.correctness import metal_plants, simulated, simulation
+from upstream_patch.correctness import metal_plants, simulated, simulation, staged_plants
+from upstream_patch.correctness import staged_cover as staged_covering
 from upstream_patch.correctness.outcome import Outcome
 from upstream_patch.correctness.simulation import Front, FrontSummary, SimulatorFinding, Summary, verdict
 from upstream_patch.errors import MissingTool, UserError
@@ -45,23 +46,31 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     metal = [case for case in metal_covering.metal_cover() if case.route == "nax" and case.quantization == q][:2]
     monkeypatch.setattr(covering, "cover", lambda count, seed: cuda)
     monkeypatch.setattr(covering, "fixed_launches", list)
+    of_ours = [case for case in staged_covering.staged_cover() if case.quantization == q and case.form.parts == 1][:2]
+    monkeypatch.setattr(staged_covering, "staged_cover", lambda full, seed: of_ours)
     monkeypatch.setattr(metal_covering, "metal_cover", lambda full, seed: metal)
     monkeypatch.setattr(simulated, "find_plants", no_plants)
     monkeypatch.setattr(metal_plants, "find_metal_plants", no_plants)
     monkeypatch.setattr(simulated, "_mutants", lambda: iter(()))
     monkeypatch.setattr(metal_plants, "kernels", lambda: iter(()))
+    monkeypatch.setattr(staged_plants, "find_staged_plants", no_plants)
+    monkeypatch.setattr(staged_plants, "kernels", lambda: iter(()))
 
 
 @pytest.mark.needs_metal_front
 @pytest.mark.usefixtures("few")
-def test_the_verb_and_the_stage_run_both_fronts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_and_the_stage_run_every_front(capsys: pytest.CaptureFixture[str]) -> None:
     cli.simulate(stats=True)
-    cuda, metal, compiled, said = capsys.readouterr().out.splitlines()
+    cuda, metal, ours, compiled, said = capsys.readouterr().out.splitlines()
     assert cuda.startswith("the CUDA kernel: ")
     assert metal.startswith("MLX's Metal kernels: ")
+    assert ours.startswith("our Metal kernels: ")
     assert "ms a tile" in cuda and "MiB a process" in metal
     assert "to compile or find" in compiled
-    assert said.startswith("2 cases (6 launches) of the CUDA kernel, 2 cases (4 launches) of MLX's Metal kernels agree")
+    assert said.startswith(
+        "2 cases (6 launches) of the CUDA kernel, 2 cases (4 launches) of MLX's Metal kernels, "
+        "2 cases (4 launches) of our Metal kernels agree"
+    )
     stage = next(stage for stage in stages.STAGES if stage.name == "simulate")
     assert stage.run(Context()).detail.split(" in ")[0] == said.split(" in ")[0]
 

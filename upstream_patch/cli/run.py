@@ -62,13 +62,14 @@ def simulate(
         bool,
         typer.Option(
             "--full",
-            help="For a nightly run: Metal in the whole cross of format, M, N, tile and layout, CUDA in 20,000 cases.",
+            help="For a nightly run: MLX's Metal kernels in the whole cross of format, M, N, tile and layout, ours in "
+            "that of format, M, N and K, CUDA in 20,000 cases.",
         ),
     ] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Time and memory a tile, too.")] = False,
     seed: Annotated[int | None, typer.Option(help="Of the covers: another one gives other cases.")] = None,
 ) -> None:
-    """Run our CUDA kernel and MLX's Metal kernels on this machine's CPU, with race, bounds and barrier checks."""
+    """Run our kernels, and MLX's for Metal, on this machine's CPU, with race, bounds and barrier checks."""
     from upstream_patch.correctness import simulation
     from upstream_patch.terminal import bar
 

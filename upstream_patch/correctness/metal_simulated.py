@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from upstream_patch.correctness.metal_cover import MetalCase
 from upstream_patch.correctness.outcome import Outcome, outcome_of
-from upstream_patch.correctness.stock_metal import judge
-from upstream_patch.reference import F64, from_bits
+from upstream_patch.correctness.stock_metal import judge, rounded_sum, same_values
+from upstream_patch.reference import from_bits
 from upstream_patch.simulate import Kernel
 from upstream_patch.simulate.metal.launches import How, run_accumulate, run_matmul
 from upstream_patch.simulate.metal.stock import FAMILY, make_operands, stock_kernel
-from upstream_patch.simulate.small_m import to_bits
 
 
 def kernels_of(cases: Sequence[MetalCase]) -> list[Kernel]:
@@ -44,12 +41,8 @@ def run_metal_case(case: MetalCase) -> Outcome:
         summed = run_accumulate(case.problem, result, {"order": case.order}, at_end=case.placement.at_end)
         runs.append(summed)
         failures += [f"{case.id}, sum of the parts: {fault}" for fault in summed.report.faults]
-        total = np.zeros(result.shape[1:], np.float32)
-        with np.errstate(invalid="ignore", over="ignore"):
-            for part in result:
-                total = total + part
-            wanted = to_bits(total.astype(np.float64), case.problem.dtype)
-        if not failures and not _same_values(summed.outputs[0], wanted, case):
+        wanted = rounded_sum(result, case.problem.dtype)
+        if not failures and not same_values(summed.outputs[0], wanted, case.problem.dtype):
             failures.append(f"{case.id}: the sum of the parts is not that of fp32 in their order, rounded once")
         result = summed.outputs[0][None]
     if not failures:
@@ -57,10 +50,3 @@ def run_metal_case(case: MetalCase) -> Outcome:
         wrong = [judge(inputs, values[i], case.route != "wide") for i, inputs in enumerate(operands.batch)]
         failures += [f"{case.id}, matrix {i}: {why}" for i, why in enumerate(wrong) if why is not None]
     return outcome_of(runs, sum(launch.groups for launch in case.launches), failures)
-
-
-def _same_values(a: np.ndarray, b: np.ndarray, case: MetalCase) -> bool:
-    """Bit for bit, but for which NaN it is."""
-    wide: tuple[F64, F64] = (from_bits(a, case.problem.dtype), from_bits(b, case.problem.dtype))
-    nan = [np.isnan(each) for each in wide]
-    return bool(np.array_equal(nan[0], nan[1]) and np.array_equal(a[~nan[0]], b[~nan[1]]))

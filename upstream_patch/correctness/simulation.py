@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
-from upstream_patch.correctness import cover, metal_cover, metal_plants, metal_simulated, simulated
+from upstream_patch.correctness import (
+    cover,
+    metal_cover,
+    metal_plants,
+    metal_simulated,
+    simulated,
+    staged_cover,
+    staged_plants,
+    staged_simulated,
+)
 from upstream_patch.correctness.outcome import Outcome, add
 from upstream_patch.correctness.run import Progress
 from upstream_patch.errors import MissingTool, UserError
@@ -97,7 +106,17 @@ def metal_front(full: bool, seed: int | None) -> Front:
     return Front("MLX's Metal kernels", cases, metal_simulated.run_metal_case, metal_plants.find_metal_plants, kernels)
 
 
-FRONTS: tuple[Callable[[bool, int | None], Front], ...] = (cuda_front, metal_front)
+def staged_front(full: bool, seed: int | None) -> Front:
+    """Raises as ``metal_front`` does."""
+    metal_compiler()
+    cases = staged_cover.staged_cover(full, staged_cover.SEED if seed is None else seed)
+    kernels = [*staged_simulated.kernels_of(cases), *staged_plants.kernels()]
+    return Front(
+        "our Metal kernels", cases, staged_simulated.run_staged_case, staged_plants.find_staged_plants, kernels
+    )
+
+
+FRONTS: tuple[Callable[[bool, int | None], Front], ...] = (cuda_front, metal_front, staged_front)
 
 
 def compile_kernels(kernels: Sequence[Kernel], progress: Progress | None = None) -> None:
@@ -128,12 +147,14 @@ def _one_blas_thread() -> Iterator[None]:
 
 
 def _gather(full: bool, seed: int | None) -> tuple[list[Front], list[MissingTool]]:
-    fronts, missing = [], []
+    fronts: list[Front] = []
+    missing: list[MissingTool] = []
     for make in FRONTS:
         try:
             fronts.append(make(full, seed))
         except MissingTool as error:
-            missing.append(error)
+            if str(error) not in map(str, missing):
+                missing.append(error)
     if not fronts:
         raise missing[0]
     if missing and os.environ.get(STRICT) == "1":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,10 @@ from numpy.typing import NDArray
 
 from upstream_patch.correctness.outcome import Outcome, outcome_of
 from upstream_patch.correctness.staged_cover import StagedCase
-from upstream_patch.correctness.stock_metal import held_weights, judge
-from upstream_patch.kernels.metal import STEP
-from upstream_patch.problem import DType
+from upstream_patch.correctness.stock_metal import held_weights, judge, rounded_sum, same_values
+from upstream_patch.kernels.metal import STEP, Staged
 from upstream_patch.reference import F32, F64, Inputs, from_bits, round_to
-from upstream_patch.simulate import Kernel, Placement
+from upstream_patch.simulate import Kernel, Placement, Run
 from upstream_patch.simulate.metal.launches import How, run_accumulate, run_matmul
 from upstream_patch.simulate.metal.staged import (
     accumulate_kernel,
@@ -47,78 +47,79 @@ def run_staged_case(case: StagedCase) -> Outcome:
     All bits must agree; parts of K with the stock kernel on those columns of K. Never raises for a fault.
     """
     operands = make_operands(case.problem, case.form.layout, case.seed, case.distribution)
-    parts = case.form.parts
+    parts, where = case.form.parts, case.placement
     common: How = {"seed": case.seed, "sums": case.sums}
-    hows: tuple[How, How] = (
-        {**common, "order": case.order, "fill": case.fill},
-        {**common, "order": case.other_order, "fill": case.fill ^ 0xFF},
-    )
+    one: How = {**common, "order": case.order, "fill": case.fill}
+    two: How = {**common, "order": case.other_order, "fill": case.fill ^ 0xFF}
     first, other = case.instances
-    runs = [
-        run_staged(first, operands, parts, case.placement, hows[0]),
-        run_staged(other, operands, parts, case.placement, hows[1]),
-    ]
-    launched = list(case.instances)
+    launched = [(first, run_staged(first, operands, parts, where, one))]
+    launched.append((other, run_staged(other, operands, parts, where, two)))
     if case.from_text:
-        runs.append(run_text(other, operands, parts, case.placement, hows[0]))
-        launched.append(other)
-    groups = [np.prod(each.grid(case.problem.m, case.problem.n, _count(case, operands))) for each in launched]
+        launched.append((other, run_text(other, operands, parts, where, one)))
+    runs = [run for _, run in launched]
+    groups = [_groups(case, operands, instance) for instance, _ in launched]
     failures = [f"{case.id}, launch {i}: {fault}" for i, run in enumerate(runs, 1) for fault in run.report.faults]
-    if failures:
-        return outcome_of(runs, int(sum(groups)), failures)
-    for instance, run, count in zip(launched, runs, groups, strict=True):
-        steps = int(count) * (case.problem.k // parts // STEP)
-        if run.report.stats.barriers != steps:
-            failures.append(f"{case.id}: {instance.host_name} met {run.report.stats.barriers} barriers, not {steps}")
-    result = runs[0].outputs[0]
-    if any(result.tobytes() != run.outputs[0].tobytes() for run in runs[1:]):
-        failures.append(f"{case.id}: the schedule, the tile, or what threadgroup memory held before changes the output")
-    stock = stock_bits(case, operands, common)
-    dtype = case.problem.dtype
-    ours = to_bits(result.astype(np.float64), dtype) if parts > 1 else result
-    if not same_values(ours, stock, dtype):
-        failures.append(f"{case.id}: not the bits of MLX's own kernel at the same split")
-    if parts > 1 and not failures:
-        failures += [f"{case.id}: {why}" for why in wrong_parts(case, operands, result)]
-        summed = run_accumulate(
-            case.problem, result, {"order": case.order}, accumulate_kernel(dtype), case.placement.at_end
-        )
-        runs.append(summed)
-        failures += [f"{case.id}, sum of the parts: {fault}" for fault in summed.report.faults]
-        if not failures and not same_values(summed.outputs[0], rounded_sum(result, dtype), dtype):
-            failures.append(f"{case.id}: the sum of the parts is not that of fp32 in their order, rounded once")
-        result = summed.outputs[0][None]
     if not failures:
-        values = from_bits(result, dtype)
-        wrong = [judge(inputs, values[i], True) for i, inputs in enumerate(operands.batch)]
-        failures += [f"{case.id}, matrix {i}: {why}" for i, why in enumerate(wrong) if why is not None]
-        if parts > 1 and case.distribution == "normal":
-            error = mean_error(operands.batch[0], values[0])
-            if error > MEAN_ERROR:
-                failures.append(f"{case.id}: the mean error is {error:.3f} times that of one rounding")
-    return outcome_of(runs, int(sum(groups)), failures)
+        failures = [f"{case.id}: {why}" for why in _wrong_launches(case, launched, groups)]
+        result = runs[0].outputs[0]
+        failures += [f"{case.id}: {why}" for why in _unlike_stock(case, operands, result, common)]
+    if not failures and parts > 1:
+        runs.append(run_accumulate(case.problem, result, one, accumulate_kernel(case.problem.dtype), where.at_end))
+        failures = [f"{case.id}, sum of the parts: {why}" for why in _wrong_sum(case, result, runs[-1])]
+        result = runs[-1].outputs[0][None] if not failures else result
+    if not failures:
+        failures = [f"{case.id}: {why}" for why in _wrong_answers(case, operands, result)]
+    return outcome_of(runs, sum(groups), failures)
 
 
-def _count(case: StagedCase, operands: Operands) -> int:
-    return case.form.parts if case.form.parts > 1 else len(operands.batch)
+def _groups(case: StagedCase, operands: Operands, instance: Staged) -> int:
+    """Threadgroups of a launch."""
+    return prod(instance.grid(case.problem.m, case.problem.n, max(case.form.parts, len(operands.batch))))
 
 
-def stock_bits(case: StagedCase, operands: Operands, how: How) -> NDArray[Any]:
-    """What MLX's kernel makes of the problem, [batch, M, N] of stored bits; of parts of K, of each one's columns."""
-    parts = case.form.parts
-    if parts == 1:
-        return run_matmul("nax", operands, case.stock_rows, Placement(), how).outputs[0]
-    cut = (part_of(operands, index, parts) for index in range(parts))
-    return np.concatenate([run_matmul("nax", part, case.stock_rows, Placement(), how).outputs[0] for part in cut])
+def _wrong_launches(case: StagedCase, launched: Sequence[tuple[Staged, Run]], groups: Sequence[int]) -> Iterator[str]:
+    """One barrier a step of K in every threadgroup, and the same bits from all launches."""
+    for (instance, run), count in zip(launched, groups, strict=True):
+        steps = count * (case.problem.k // case.form.parts // STEP)
+        if run.report.stats.barriers != steps:
+            yield f"{instance.host_name} met {run.report.stats.barriers} barriers, not {steps}"
+    if len({run.outputs[0].tobytes() for _, run in launched}) > 1:
+        yield "the schedule, the tile, or what threadgroup memory held before changes the output"
 
 
-def wrong_parts(case: StagedCase, operands: Operands, result: F32) -> list[str]:
-    """Where sums ascend, every bit of a part is known: that of fp32 sums over K, one product after the other."""
-    if case.sums != "ascending":
-        return []
-    wanted = [ascending(part_of(operands, i, case.form.parts).batch[0]) for i in range(case.form.parts)]
-    wrong = [i for i, part in enumerate(wanted) if not np.array_equal(part, result[i], equal_nan=True)]
-    return [f"part {i} is not the model's bits" for i in wrong]
+def _unlike_stock(case: StagedCase, operands: Operands, result: NDArray[Any], how: How) -> Iterator[str]:
+    """The bits of MLX's kernel; of parts of K rounded ones, and in fp32 those of the model where sums ascend."""
+    dtype, parts = case.problem.dtype, case.form.parts
+    ours = to_bits(result.astype(np.float64), dtype) if parts > 1 else result
+    cut = [part_of(operands, i, parts) for i in range(parts)] if parts > 1 else [operands]
+    stock = [run_matmul("nax", each, case.stock_rows, Placement(), how).outputs[0] for each in cut]
+    if not same_values(ours, np.concatenate(stock), dtype):
+        yield "not the bits of MLX's own kernel at the same split"
+    if parts > 1 and case.sums == "ascending":
+        for i, part in enumerate(cut):
+            if not np.array_equal(ascending(part.batch[0]), result[i], equal_nan=True):
+                yield f"part {i} is not the model's bits"
+
+
+def _wrong_sum(case: StagedCase, partials: F32, summed: Run) -> Iterator[str]:
+    yield from map(str, summed.report.faults)
+    if not summed.report.faults:
+        dtype = case.problem.dtype
+        if not same_values(summed.outputs[0], rounded_sum(partials, dtype), dtype):
+            yield "not that of fp32 in their order, rounded once"
+
+
+def _wrong_answers(case: StagedCase, operands: Operands, result: NDArray[Any]) -> Iterator[str]:
+    """Against fp64: ``result`` is [batch, M, N] of stored bits."""
+    values = from_bits(result, case.problem.dtype)
+    for i, inputs in enumerate(operands.batch):
+        why = judge(inputs, values[i], True)
+        if why is not None:
+            yield f"matrix {i}: {why}"
+    if case.form.parts > 1 and case.distribution == "normal":
+        error = mean_error(operands.batch[0], values[0])
+        if error > MEAN_ERROR:
+            yield f"the mean error is {error:.3f} times that of one rounding"
 
 
 def ascending(inputs: Inputs) -> F32:
@@ -131,24 +132,8 @@ def ascending(inputs: Inputs) -> F32:
     return sums
 
 
-def rounded_sum(parts: F32, dtype: DType) -> NDArray[Any]:
-    """Parts [parts, M, N] added in fp32 in their order, and rounded once: stored bits."""
-    total = np.zeros(parts.shape[1:], np.float32)
-    with np.errstate(invalid="ignore", over="ignore"):
-        for part in parts:
-            total = total + part
-        return to_bits(total.astype(np.float64), dtype)
-
-
 def mean_error(inputs: Inputs, ours: F64) -> float:
     """Mean distance of ``ours`` [M, N] from the fp64 answer, as a multiple of that of the rounded answer."""
     exact = inputs.x.astype(np.float64) @ held_weights(inputs, True).T
     rounding = np.abs(round_to(exact, inputs.problem.dtype) - exact).mean()
     return float(np.abs(ours - exact).mean() / rounding)
-
-
-def same_values(a: NDArray[Any], b: NDArray[Any], dtype: DType) -> bool:
-    """Bit for bit, but for which NaN it is."""
-    wide: tuple[F64, F64] = (from_bits(a, dtype), from_bits(b, dtype))
-    nan = [np.isnan(each) for each in wide]
-    return bool(np.array_equal(nan[0], nan[1]) and np.array_equal(a[~nan[0]], b[~nan[1]]))

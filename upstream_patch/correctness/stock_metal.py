@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from upstream_patch.correctness.errors import norm_error
-from upstream_patch.reference import F64, Inputs, round_to, ulp
+from upstream_patch.problem import DType
+from upstream_patch.reference import F32, F64, Inputs, from_bits, round_to, ulp
+from upstream_patch.simulate.small_m import to_bits
 
 
 def held_weights(inputs: Inputs, rounded: bool) -> F64:
@@ -51,3 +56,19 @@ def judge(inputs: Inputs, ours: F64, rounded: bool) -> str | None:
     allowed += 2 * norm_error(exact + apart, exact, judged, size)
     error = norm_error(ours, exact, judged, size)
     return None if error <= allowed else f"norm error {error:.3g} is past rounding ({allowed:.3g})"
+
+
+def rounded_sum(parts: F32, dtype: DType) -> NDArray[Any]:
+    """Parts [parts, M, N] added in fp32 in their order, and rounded once: stored bits."""
+    total = np.zeros(parts.shape[1:], np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for part in parts:
+            total = total + part
+        return to_bits(total.astype(np.float64), dtype)
+
+
+def same_values(a: NDArray[Any], b: NDArray[Any], dtype: DType) -> bool:
+    """Bit for bit, but for which NaN it is."""
+    wide: tuple[F64, F64] = (from_bits(a, dtype), from_bits(b, dtype))
+    nan = [np.isnan(each) for each in wide]
+    return bool(np.array_equal(nan[0], nan[1]) and np.array_equal(a[~nan[0]], b[~nan[1]]))

@@ -83,7 +83,7 @@ def body(instance: Staged) -> str:
         out, at = "float", "y + int64_t(threadgroup_position_in_grid.z) * stride"
         span = "int(threadgroup_position_in_grid.z) * partition, int(threadgroup_position_in_grid.z + 1) * partition"
     arguments = f"{kind}, {out}, {instance.group_size}, {instance.bits}, {instance.bm}"
-    return f"""threadgroup {kind} Ws[qmm_t_nax_staged_elements<{kind}>()];
+    return f"""threadgroup metal::vec<{kind}, 4> Ws[qmm_t_nax_staged_vectors<{kind}>()];
 {batch if instance.batched else ""}qmm_t_nax_staged_impl<{arguments}>(
     w, scales, biases, x, {at}, Ws, K, N, M, {span},
     threadgroup_position_in_grid, thread_index_in_threadgroup, simdgroup_index_in_threadgroup);

@@ -1,5 +1,7 @@
-// Parts of K of x @ dequantize(w)^T, each into its own [M, N] of fp32, which steel_gemm_splitk_accum adds in their order.
-// Buffers are those of affine_qmm_t_splitk; threadgroups are (128, 1, 1) on a grid of (N / 64, ceil(M / BM), parts).
+// Parts of K of x @ dequantize(w)^T, each into its own [M, N] of fp32, which
+// steel_gemm_splitk_accum adds in their order. Buffers are those of
+// affine_qmm_t_splitk; threadgroups are (128, 1, 1) on a grid of (N / 64,
+// ceil(M / BM), parts).
 #pragma once
 
 #include "mlx/backend/metal/kernels/qmm_t_nax_staged.h"
@@ -20,7 +22,7 @@ template <typename T, const int group_size, const int bits, const int BM>
     uint3 tid [[threadgroup_position_in_grid]],
     uint lid [[thread_index_in_threadgroup]],
     uint simd_gid [[simdgroup_index_in_threadgroup]]) {
-  threadgroup T Ws[qmm_t_nax_staged_elements<T>()];
+  threadgroup metal::vec<T, 4> Ws[qmm_t_nax_staged_vectors<T>()];
 
   const int k_begin = int(tid.z) * k_partition_size;
   qmm_t_nax_staged_impl<T, float, group_size, bits, BM>(

@@ -1,10 +1,17 @@
-// affine_qmm_t_nax with the staged schedule, for 16-bit types, N a multiple of 64, K too, and x at multiples of 8 bytes.
-// Buffers are those of affine_qmm_t_nax; threadgroups are (128, 1, 1) on a grid of (N / 64, ceil(M / BM), batch).
+// affine_qmm_t_nax with the staged schedule, for 16-bit types, N a multiple of
+// 64, K too, and x at multiples of 8 bytes. Buffers are those of
+// affine_qmm_t_nax; threadgroups are (128, 1, 1) on a grid of (N / 64, ceil(M /
+// BM), batch).
 #pragma once
 
 #include "mlx/backend/metal/kernels/qmm_t_nax_staged.h"
 
-template <typename T, const int group_size, const int bits, const int BM, const bool batched>
+template <
+    typename T,
+    const int group_size,
+    const int bits,
+    const int BM,
+    const bool batched>
 [[kernel]] void affine_qmm_t_nax_staged(
     const device uint32_t* w [[buffer(0)]],
     const device T* scales [[buffer(1)]],
@@ -25,7 +32,7 @@ template <typename T, const int group_size, const int bits, const int BM, const 
     uint3 tid [[threadgroup_position_in_grid]],
     uint lid [[thread_index_in_threadgroup]],
     uint simd_gid [[simdgroup_index_in_threadgroup]]) {
-  threadgroup T Ws[qmm_t_nax_staged_elements<T>()];
+  threadgroup metal::vec<T, 4> Ws[qmm_t_nax_staged_vectors<T>()];
 
   if (batched) {
     qmm_t_nax_staged_batch<T>(

@@ -1,8 +1,11 @@
-// y = x @ dequantize(w)^T on the neural accelerators, staged: while a tile of 64 columns of K is multiplied, the next
-// one's packed weights, scales, biases and rows of x are on their way into registers. Its weights are then dequantized
-// into the other of two tiles in threadgroup memory, so that a step of K takes one barrier.
+// y = x @ dequantize(w)^T on the neural accelerators, staged: while a tile of
+// 64 columns of K is multiplied, the next one's packed weights, scales, biases
+// and rows of x are on their way into registers. Its weights are then
+// dequantized into the other of two tiles in threadgroup memory, so that a step
+// of K takes one barrier.
 //
-// Arithmetic and its order are those of qmm_t_nax_tgp_impl: the same partition of K gives the same bits.
+// Arithmetic and its order are those of qmm_t_nax_tgp_impl: the same partition
+// of K gives the same bits.
 #pragma once
 
 #include "mlx/backend/metal/kernels/steel/defines.h"
@@ -10,22 +13,38 @@
 #include "mlx/backend/metal/kernels/steel/utils.h"
 #include "mlx/backend/metal/kernels/utils.h"
 
-// One lane's share of a tile of weights: 32 consecutive values of one row, as QuantizedBlockLoader deals them out. They
-// fill `bits` words and lie in one group.
-template <typename T, const int group_size, const int bits, const int BN, const int BK, const int tile_ld>
+// One lane's share of a tile of weights: 32 consecutive values of one row, as
+// QuantizedBlockLoader deals them out. They fill `bits` words and lie in one
+// group.
+template <
+    typename T,
+    const int group_size,
+    const int bits,
+    const int BN,
+    const int BK,
+    const int tile_ld>
 struct StagedWeights {
   STEEL_CONST int kValues = 32;
   STEEL_CONST int kLanes = 128;
   STEEL_CONST int kLanesOfRow = BK / kValues;
-  // Values that begin in the byte they end in are masked where they stand, against a scale divided by as much.
+  // Values that begin in the byte they end in are masked where they stand,
+  // against a scale divided by as much.
   STEEL_CONST bool kInPlace = (bits & (bits - 1)) == 0;
   STEEL_CONST int kOfByte = kInPlace ? 8 / bits : 1;
   STEEL_CONST uint kMask = (1u << bits) - 1;
 
-  static_assert((bits >= 1 && bits <= 6) || bits == 8, "bits must be 1 to 6, or 8");
-  static_assert(group_size % kValues == 0, "a lane's values must lie in one group");
-  static_assert(BK % kValues == 0 && BN * BK == kValues * kLanes, "a tile must be 32 values for each of 128 lanes");
-  static_assert(tile_ld % 4 == 0, "a lane's values are stored in vectors of four");
+  static_assert(
+      (bits >= 1 && bits <= 6) || bits == 8,
+      "bits must be 1 to 6, or 8");
+  static_assert(
+      group_size % kValues == 0,
+      "a lane's values must lie in one group");
+  static_assert(
+      BK % kValues == 0 && BN * BK == kValues * kLanes,
+      "a tile must be 32 values for each of 128 lanes");
+  static_assert(
+      tile_ld % 4 == 0,
+      "a lane's values are stored in vectors of four");
 
   const device uint32_t* packed;
   const device T* scales;
@@ -64,12 +83,15 @@ struct StagedWeights {
     bias = biases[group];
   }
 
-  // Product and sum stand in one expression, as in MLX's dequantize: a compiler that fuses one fuses both.
+  // Product and sum stand in one expression, as in MLX's dequantize: a compiler
+  // that fuses one fuses both.
   METAL_FUNC T value(const int i) const thread {
     if (kInPlace) {
       const int shift = i % kOfByte * bits;
       const uint byte = words[i * bits / 32] >> (i * bits % 32 / 8 * 8);
-      return static_cast<T>((float(scale) / float(1 << shift)) * float(byte & (kMask << shift)) + float(bias));
+      return static_cast<T>(
+          (float(scale) / float(1 << shift)) * float(byte & (kMask << shift)) +
+          float(bias));
     }
     const int word = i * bits / 32;
     const int shift = i * bits % 32;
@@ -93,8 +115,9 @@ struct StagedWeights {
   }
 };
 
-// A simdgroup's 16 rows of x over one step of K, as fragments. Rows past M repeat the last one: nobody stores what comes
-// of them, and no load needs a branch.
+// A simdgroup's 16 rows of x over one step of K, as fragments. Rows past M
+// repeat the last one: nobody stores what comes of them, and no load needs a
+// branch.
 template <typename T, const int BK>
 struct StagedRows {
   STEEL_CONST int kSlice = 32;
@@ -102,13 +125,19 @@ struct StagedRows {
   using Slice = mlx::steel::NAXTile<T, 1, kSlice / 16>;
 
   static_assert(BK % kSlice == 0, "a step of K must be whole slices");
-  static_assert(Slice::kElemsPerFrag == 8 && Slice::kFragRowsJump == 8, "a lane holds four columns of rows 8 apart");
+  static_assert(
+      Slice::kElemsPerFrag == 8 && Slice::kFragRowsJump == 8,
+      "a lane holds four columns of rows 8 apart");
 
   const device T* upper;
   const device T* lower;
 
   // `x`: the first column of K; `row`: the first of the 16, less than M.
-  METAL_FUNC StagedRows(const device T* x, const int K, const int M, const int row) thread {
+  METAL_FUNC StagedRows(
+      const device T* x,
+      const int K,
+      const int M,
+      const int row) thread {
     const short2 at = mlx::steel::BaseNAXFrag::get_coord();
     upper = x + int64_t(metal::min(row + at.y, M - 1)) * K + at.x;
     lower = x + int64_t(metal::min(row + at.y + 8, M - 1)) * K + at.x;
@@ -120,8 +149,10 @@ struct StagedRows {
       STEEL_PRAGMA_UNROLL
       for (int j = 0; j < Slice::kTileCols; j++) {
         const int column = k + i * kSlice + j * 16;
-        const metal::vec<T, 4> above = *(const device metal::vec<T, 4>*)(upper + column);
-        const metal::vec<T, 4> below = *(const device metal::vec<T, 4>*)(lower + column);
+        const metal::vec<T, 4> above =
+            *(const device metal::vec<T, 4>*)(upper + column);
+        const metal::vec<T, 4> below =
+            *(const device metal::vec<T, 4>*)(lower + column);
         STEEL_PRAGMA_UNROLL
         for (int e = 0; e < 4; e++) {
           slices[i].frag_at(0, j)[e] = above[e];
@@ -132,13 +163,16 @@ struct StagedRows {
   }
 };
 
-// Elements of threadgroup memory that qmm_t_nax_staged_impl needs: two tiles, each row padded by 16 bytes.
+// Vectors of four that qmm_t_nax_staged_impl needs in threadgroup memory: two
+// tiles, each row padded by 16 bytes. An array of T alone promises no alignment
+// for its vector stores.
 template <typename T, const int BK = 64, const int BN = 64>
-METAL_FUNC constexpr int qmm_t_nax_staged_elements() {
-  return 2 * BN * (BK + 16 / int(sizeof(T)));
+METAL_FUNC constexpr int qmm_t_nax_staged_vectors() {
+  return 2 * BN * (BK + 16 / int(sizeof(T))) / 4;
 }
 
-// Moves the operands to matrix `index` of a batch. Strides count elements; all offsets are of 64 bits.
+// Moves the operands to matrix `index` of a batch. Strides count elements; all
+// offsets are of 64 bits.
 template <typename T>
 METAL_FUNC void qmm_t_nax_staged_batch(
     const device uint32_t*& w,
@@ -156,7 +190,8 @@ METAL_FUNC void qmm_t_nax_staged_batch(
     const constant int64_t* s_strides,
     const constant int64_t* b_strides,
     const uint index) {
-  const ulong3 at = elem_to_loc_broadcast(index, w_shape, w_strides, s_strides, b_strides, w_batch_ndims);
+  const ulong3 at = elem_to_loc_broadcast(
+      index, w_shape, w_strides, s_strides, b_strides, w_batch_ndims);
   w += at.x;
   scales += at.y;
   biases += at.z;
@@ -164,9 +199,11 @@ METAL_FUNC void qmm_t_nax_staged_batch(
   y += index * y_stride;
 }
 
-// One BM x BN tile of the product over K from `k_begin` to `k_end`, both multiples of BK, by 128 lanes: x [M, K] of rows
-// that follow one another, at addresses that are multiples of 8 bytes; w [N, K * bits / 32], scales and biases [N, K /
-// group_size]; y [M, N]. N is a multiple of BN. Four simdgroups of 16 rows each, or for BM = 32 two by two.
+// One BM x BN tile of the product over K from `k_begin` to `k_end`, both
+// multiples of BK, by 128 lanes: x [M, K] of rows that follow one another, at
+// addresses that are multiples of 8 bytes; w [N, K * bits / 32], scales and
+// biases [N, K / group_size]; y [M, N]. N is a multiple of BN. Four simdgroups
+// of 16 rows each, or for BM = 32 two by two.
 template <
     typename T,
     typename U,
@@ -181,7 +218,7 @@ METAL_FUNC void qmm_t_nax_staged_impl(
     const device T* biases,
     const device T* x,
     device U* y,
-    threadgroup T* Ws,
+    threadgroup metal::vec<T, 4>* Ws,
     const int K,
     const int N,
     const int M,
@@ -195,10 +232,17 @@ METAL_FUNC void qmm_t_nax_staged_impl(
   constexpr int SN = BN / WN;
   constexpr int TN = SN / 16;
   constexpr int BK_padded = BK + 16 / sizeof(T);
-  static_assert(sizeof(T) == 2, "two tiles of wider weights do not fit threadgroup memory");
-  static_assert(BM % 16 == 0 && WM * WN == 4, "four simdgroups must share the rows of a tile, 16 each");
-  static_assert(BN % (WN * 16) == 0, "a simdgroup's columns must be whole fragments");
-  static_assert(TN % 2 == 0, "tile_matmad_nax multiplies pairs of columns of fragments, and ignores an odd number");
+  static_assert(
+      sizeof(T) == 2,
+      "two tiles of wider weights do not fit threadgroup memory");
+  static_assert(
+      BM % 16 == 0 && WM * WN == 4,
+      "four simdgroups must share the rows of a tile, 16 each");
+  static_assert(
+      BN % (WN * 16) == 0, "a simdgroup's columns must be whole fragments");
+  static_assert(
+      TN % 2 == 0,
+      "tile_matmad_nax multiplies pairs of columns of fragments, and ignores an odd number");
   using Weights = StagedWeights<T, group_size, bits, BN, BK, BK_padded>;
   using Rows = StagedRows<T, BK>;
   using Slice = typename Rows::Slice;
@@ -220,8 +264,8 @@ METAL_FUNC void qmm_t_nax_staged_impl(
   mlx::steel::NAXTile<float, 1, TN> sums;
   sums.clear();
 
-  threadgroup T* tile = Ws;
-  threadgroup T* other = Ws + BN * BK_padded;
+  threadgroup T* tile = (threadgroup T*)Ws;
+  threadgroup T* other = tile + BN * BK_padded;
   weights.fetch(k_begin);
   if (has_rows) {
     rows.fetch(k_begin, now);
@@ -238,14 +282,20 @@ METAL_FUNC void qmm_t_nax_staged_impl(
         rows.fetch(k + BK, next);
       }
     }
-    // A simdgroup without rows meets every barrier and dequantizes, and multiplies nothing.
+    // A simdgroup without rows meets every barrier and dequantizes, and
+    // multiplies nothing.
     if (has_rows) {
       STEEL_PRAGMA_UNROLL
       for (int i = 0; i < Rows::kSlices; i++) {
         mlx::steel::NAXTile<T, TN, Slice::kTileCols> columns;
-        columns.template load<T, BK_padded, 1>(tile + own * BK_padded + i * Rows::kSlice);
+        columns.template load<T, BK_padded, 1>(
+            tile + own * BK_padded + i * Rows::kSlice);
         mlx::steel::tile_matmad_nax(
-            sums, now[i], metal::bool_constant<false>{}, columns, metal::bool_constant<true>{});
+            sums,
+            now[i],
+            metal::bool_constant<false>{},
+            columns,
+            metal::bool_constant<true>{});
       }
     }
     if (more) {
