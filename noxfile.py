@@ -54,6 +54,8 @@ VERBS = (
     Verb("reproduce", ("reproduce",), "Show two faults of stock's Metal kernels on the CPU.", (MLX, "simulate")),
     Verb("correctness", ("correctness",), "Run the matrix on a CUDA GPU and record it."),
     Verb("bench", ("bench",), "Time stock against ours on a CUDA GPU and record it."),
+    Verb("m5", ("m5",), "All that an M5's owner can show, recorded; -- --dry-run says what.", (MLX, "simulate")),
+    Verb("gb10", ("gb10",), "All that a GB10's owner can show, recorded.", ("cuda", "compile")),
     Verb("facts", ("facts",), "List every value derived from the records; -- --json.", ()),
     Verb("draft", ("draft", "issue"), "Write the issue's fact sheet; its prose is for a person.", ()),
     Verb("readme", ("readme",), "Fill README's table from the facts.", ()),

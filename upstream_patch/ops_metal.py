@@ -111,16 +111,24 @@ def quantized_matmul(
 
 
 def staged_call(
-    x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, *, group_size: int, bits: int
+    x: mx.array,
+    w: mx.array,
+    scales: mx.array,
+    biases: mx.array,
+    *,
+    group_size: int,
+    bits: int,
+    init_value: float | None = None,
 ) -> mx.array:
     """The staged kernels themselves on the default stream, for an x that lies at a multiple of 8 bytes: no copy.
 
-    Raises ValueError where the route of these arguments is none of theirs.
+    ``init_value`` fills what they write beforehand. Raises ValueError where the route of these arguments is none of
+    theirs.
     """
     plan = _plan_of(x, w, scales, biases, group_size, bits)
     if plan.kernel is None:
         raise ValueError("the staged kernels do not take these arguments here")
-    return _launch(plan, x, w, scales, biases, None)
+    return _launch(plan, x, w, scales, biases, None, init_value)
 
 
 def route_of(problem: Problem) -> MetalRoute | None:
@@ -164,7 +172,15 @@ def _plan(problem: Problem, x_shape: tuple[int, ...]) -> _Plan:
     )
 
 
-def _launch(plan: _Plan, x: mx.array, w: mx.array, scales: mx.array, biases: mx.array, stream: Any) -> mx.array:
+def _launch(
+    plan: _Plan,
+    x: mx.array,
+    w: mx.array,
+    scales: mx.array,
+    biases: mx.array,
+    stream: Any,
+    init_value: float | None = None,
+) -> mx.array:
     split = plan.parts > 1
     (y,) = plan.kernel(
         inputs=[w, scales, biases, x, *plan.sizes],
@@ -172,6 +188,7 @@ def _launch(plan: _Plan, x: mx.array, w: mx.array, scales: mx.array, biases: mx.
         output_dtypes=[mx.float32 if split else plan.dtype],
         grid=plan.grid,
         threadgroup=GROUP,
+        init_value=init_value,
         stream=stream,
     )
     found: mx.array = y

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import probe
 from upstream_patch.records import host_id, versions
-from upstream_patch.records.build_body import BuildBody
-from upstream_patch.records.kernel_hash import identity
+from upstream_patch.records.kernel_hash import METAL, identity
 from upstream_patch.records.provenance import require_commit
 from upstream_patch.records.schema import Body
 from upstream_patch.records.store import EVIDENCE, Root, write
@@ -95,7 +94,7 @@ def record_sanitizer(command: str, evidence: Root = EVIDENCE, keep: Path | None 
 
     with bar("sanitize") as advance:
         body, logs = sanitize(progress=advance, keep=keep)
-    path = _store(body, command, evidence, logs)
+    path = _store(body, command, evidence, logs, METAL if backend == "metal" else KERNEL)
     found = faults(body)
     if found:
         raise UserError(f"{'; '.join(found)} ({path})")
@@ -156,7 +155,7 @@ def record_build(
         folder=out / "build" / backend,
     )
     body, logs = build(planned)
-    path = _store(body, command, evidence, logs)
+    path = _store(body, command, evidence, logs, METAL if backend == "metal" else KERNEL)
     if body.broken:
         raise UserError(f"{len(body.broken)} tests fail with the series alone, first: {body.broken[0]} ({path})")
     if body.matrix is not None and body.matrix.wrong:
@@ -169,7 +168,14 @@ def record_build(
     return Stored(path, f"{len(body.proven)} new tests fail on the base and pass with the series; {known}")
 
 
-def _store(body: Body, command: str, evidence: Root, raw: Mapping[str, bytes] | None = None) -> Path:
+def record_metal(body: Body, command: str, evidence: Root = EVIDENCE, raw: Mapping[str, bytes] | None = None) -> Path:
+    """What was measured of the staged Metal kernels on this Mac."""
+    return _store(body, command, evidence, raw, METAL)
+
+
+def _store(
+    body: Body, command: str, evidence: Root, raw: Mapping[str, bytes] | None = None, kernel: str = KERNEL
+) -> Path:
     machine = probe()
     return write(
         body,
@@ -177,7 +183,7 @@ def _store(body: Body, command: str, evidence: Root, raw: Mapping[str, bytes] | 
         command=command,
         machine=machine,
         versions=versions(),
-        kernel=None if isinstance(body, BuildBody) and body.backend == "metal" else identity(KERNEL),
+        kernel=identity(kernel),
         root=evidence,
         attachments=raw,
     )

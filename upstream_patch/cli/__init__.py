@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from upstream_patch.cli import draft, metal, pages, run, series, wheel
+from upstream_patch.cli import draft, hosts, metal, pages, run, series, wheel
 from upstream_patch.errors import UserError
 
 app = typer.Typer(
@@ -16,7 +16,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _verbs in (run.app, metal.app, pages.app):
+for _verbs in (run.app, hosts.app, metal.app, pages.app):
     app.add_typer(_verbs)
 app.add_typer(draft.app, name="draft")
 app.add_typer(series.app, name="series")

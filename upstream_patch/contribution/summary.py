@@ -13,6 +13,10 @@ from upstream_patch.records.facts import VERBS
 from upstream_patch.records.provenance import HOSTS
 from upstream_patch.terminal import plain_table
 
+_ONE_COMMAND = {"h200": "contribution", "gb10": "gb10", "m5": "m5"}
+"""The session that makes everything on a host; M5 has no other."""
+_KINDS = {"m5": ("correctness", "bench")}
+"""Kinds of record, where a host cannot make all."""
 _STYLE = {
     Outcome.RAN: "green",
     Outcome.RECORDS: "cyan",
@@ -35,7 +39,7 @@ def show_summary(stages: Sequence[Stage], results: Mapping[str, Result], context
     if owned:
         console.print(Text("\nCommitted records", style="bold"))
         console.print(_owned(owned))
-    missing = {host: [kind for kind in VERBS if kind not in owned.get(host, {})] for host in HOSTS}
+    missing = {host: [kind for kind in _KINDS.get(host, VERBS) if kind not in owned.get(host, {})] for host in HOSTS}
     if any(missing.values()):
         console.print(Text("\nNobody has run this yet; there are no numbers for it", style="bold"))
         console.print(_missing(missing))
@@ -77,9 +81,9 @@ def _owned(owned: Mapping[str, Mapping[str, tuple[int, str, str]]]) -> Table:
 def _missing(missing: Mapping[str, Sequence[str]]) -> Table:
     table = plain_table("host", "machine", "not run", "the command that would, on that machine")
     for host, kinds in missing.items():
-        sessions = "contribution" if len(kinds) == len(VERBS) else " ".join(VERBS[kind] for kind in kinds)
-        # No command yet measures on Metal: saying one would be a promise.
-        command = "none yet: the Metal kernel is not built" if host == "m5" else f"nox -s {sessions}"
+        anything = len(kinds) == len(_KINDS.get(host, VERBS))
+        whole = anything or host == "m5"
+        sessions = _ONE_COMMAND[host] if whole else " ".join(VERBS[kind] for kind in kinds)
         if kinds:
-            table.add_row(host, HOSTS[host], "anything" if len(kinds) == len(VERBS) else ", ".join(kinds), command)
+            table.add_row(host, HOSTS[host], "anything" if anything else ", ".join(kinds), f"nox -s {sessions}")
     return table

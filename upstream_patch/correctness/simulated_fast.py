@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from upstream_patch.errors import UserError
-from upstream_patch.simulate import Buffer, Check, Kernel, run
+from upstream_patch.simulate import Buffer, Check, Kernel, Sums, run
 from upstream_patch.simulate.metal import Instance, metal_kernel
 from upstream_patch.simulate.metal.launches import SHARED_LIMIT
 
@@ -47,7 +47,7 @@ def _name(dtype: Any) -> str:
 
 @dataclass
 class SimulatedMetalKernel:
-    """What ``mx.fast.metal_kernel`` returns. ``checks`` are the simulator's; ``launches`` counts its calls."""
+    """What ``mx.fast.metal_kernel`` returns; ``launches`` counts its calls."""
 
     name: str
     input_names: Sequence[str]
@@ -56,6 +56,7 @@ class SimulatedMetalKernel:
     header: str = ""
     ensure_row_contiguous: bool = True
     checks: Sequence[Check] = ("outputs", "bounds")
+    sums: Sums = "ascending"
     launches: int = field(default=0, init=False)
 
     def __call__(
@@ -67,9 +68,13 @@ class SimulatedMetalKernel:
         grid: tuple[int, int, int],
         threadgroup: tuple[int, int, int],
         template: Sequence[tuple[str, Any]] = (),
+        init_value: float | None = None,
         stream: Any = None,
     ) -> list[Any]:
-        """``grid`` counts threads. Raises KernelFault with the simulator's report."""
+        """``grid`` counts threads; outputs begin as NaN, whatever ``init_value`` says.
+
+        Raises KernelFault with the simulator's report.
+        """
         import mlx.core as mx
 
         if any(threads % lanes for threads, lanes in zip(grid, threadgroup, strict=True)):
@@ -89,6 +94,7 @@ class SimulatedMetalKernel:
             threadgroup,
             shared_limit=SHARED_LIMIT,
             checks=self.checks,
+            sums=self.sums,
         )
         self.launches += 1
         if found.report.faults:

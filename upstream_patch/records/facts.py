@@ -44,10 +44,12 @@ VERBS: Mapping[str, str] = {
     "wheel": "wheel",
 }
 """Kind of record -> the verb, and the nox session, that makes it."""
+NAX = "nax"
+"""The family of the staged Metal kernels' benchmark rows."""
 MAKES: Mapping[str, str] = {
     family: f"python -m upstream_patch {VERBS[kind]}"
     for family, kind in {"small_m": "bench", **{kind: kind for kind in VERBS if kind != "bench"}}.items()
-}
+} | {NAX: "python -m upstream_patch m5"}
 """The command that makes a family of facts, to be run on the host that the id names."""
 
 
@@ -167,7 +169,7 @@ def to_json(facts: Iterable[Fact]) -> str:
 
 def _hash_today(kernel: str) -> str:
     """Empty for a kernel that is no longer in the package."""
-    return kernel_hash.identity(kernel).hash if kernel in kernels.KERNELS else ""
+    return kernel_hash.identity(kernel).hash if kernel in kernel_hash.KNOWN else ""
 
 
 def _speeds(records: Sequence[LoadedRecord]) -> dict[tuple[str, int], _Speed]:
@@ -204,7 +206,7 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: st
             yield _Row(stem, tuple(_host_cost(stem, cost)), cost.dispatch_hash != dispatch)
         for index, row in enumerate(body.rows):
             if row.check.passed:
-                stem = f"small_m.{host}.{row.fact_stem}"
+                stem = f"{_family(record)}.{host}.{row.fact_stem}"
                 retuned = _retuned(record, row.problem, row.ours_kernels)
                 yield _Row(stem, tuple(_bench_row(stem, row, probe, speeds[record.id, index])), retuned)
     elif isinstance(body, CorrectnessBody):
@@ -241,6 +243,11 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: st
             stem = f"ncu.{host}.{problem.id}"
             ours = [launch.kernel for launch in launches if launch.arm == "ours"]
             yield _Row(stem, tuple(_ncu(stem, problem, launches)), _retuned(record, problem, ours))
+
+
+def _family(record: Record) -> str:
+    """The first part of a benchmark row's ids."""
+    return NAX if record.kernel is not None and record.kernel.name == kernel_hash.METAL else "small_m"
 
 
 def _host_cost(stem: str, cost: HostCost) -> Iterator[_Value]:

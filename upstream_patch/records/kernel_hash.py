@@ -9,9 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from upstream_patch import kernels
+from upstream_patch.kernels import metal
 from upstream_patch.records.cpp_tokens import LexError, tokens
 from upstream_patch.records.schema import KernelIdentity
 
+METAL = "qmm_t_nax_staged"
+"""The staged Metal kernels, all of them: they are built from the same files."""
+KNOWN = (*kernels.KERNELS, METAL)
 _QUOTED_INCLUDE = re.compile(r'#\s*include\s*"([^"]+)"')
 _OUTSIDE = ("mlx/", "cutlass/", "cute/")
 """Quoted includes that are not ours: their versions are in the record, their text is not ours to hash."""
@@ -33,8 +37,8 @@ def digest(closure: Mapping[str, str], options: Sequence[str]) -> str:
 @cache
 def identity(kernel: str) -> KernelIdentity:
     """The identity of one of our kernels as it is in this checkout."""
-    options = list(kernels.OPTIONS)
-    return KernelIdentity(name=kernel, hash=digest(kernels.closure(kernel), options), options=options)
+    closure, options = (metal.sources(), []) if kernel == METAL else (kernels.closure(kernel), list(kernels.OPTIONS))
+    return KernelIdentity(name=kernel, hash=digest(closure, options), options=options)
 
 
 def _parts(closure: Mapping[str, str], options: Sequence[str]) -> Iterator[str]:
