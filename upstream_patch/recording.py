@@ -94,7 +94,7 @@ def record_sanitizer(command: str, evidence: Root = EVIDENCE, keep: Path | None 
 
     with bar("sanitize") as advance:
         body, logs = sanitize(progress=advance, keep=keep)
-    path = _store(body, command, evidence, logs, METAL if backend == "metal" else KERNEL)
+    path = _store(body, command, evidence, logs)
     found = faults(body)
     if found:
         raise UserError(f"{'; '.join(found)} ({path})")

@@ -20,7 +20,7 @@ NEW = "test_quantized.TestQuantized.test_new"
 
 def body(base: list[str], series: list[str], **changes: Any) -> BuildBody:
     runs = [
-        SuiteRun(arm=arm, tf32=tf32, ran=3, skipped=0, failed=failed, log=f"{arm}-{tf32}.log")  # type: ignore[arg-type]
+        SuiteRun(arm=arm, tf32=tf32, ran=3, skipped=0, failed=failed, log=f"{arm}-{tf32}.log")
         for arm, failed in (("base", base), ("series", series))
         for tf32 in (False, True)
     ]
