@@ -137,9 +137,9 @@ def _require_untouched(applied: Applied) -> None:
 
 def _undo(checkout: Checkout, applied: Applied) -> None:
     """Take away what ``_make`` made, however far it came."""
-    with suppress(GitError):
-        checkout.git("worktree", "remove", "--force", "--force", applied.partial)
-    if applied.partial.is_dir():  # killed before git knew it
+    with suppress(GitError):  # git locks a worktree while it makes it, and prune spares a locked one
+        checkout.git("worktree", "unlock", applied.partial)
+    if applied.partial.is_dir():
         shutil.rmtree(applied.partial)
     checkout.git("worktree", "prune")
     if checkout.has(f"refs/heads/{applied.branch}") and checkout.commit(applied.branch) == applied.base:

@@ -239,6 +239,17 @@ def test_a_killed_unapply_leaves_all_of_it_or_nothing(command: str, when: str, r
     assert repository.state() == before
 
 
+def test_a_worktree_that_git_was_killed_over_is_undone_too(repository: Any) -> None:
+    before = repository.state()
+    killed(repository, "worktree add", "after", "apply")
+    (admin,) = (repository.path / ".git" / "worktrees").iterdir()
+    (admin / "locked").write_text("initializing\n")  # as git leaves it when it dies on the way
+    applied, _ = apply(open_checkout(repository.path), CHANGES)
+    unapply(open_checkout(repository.path), CHANGES)
+    assert repository.state() == before
+    assert not applied.partial.exists()
+
+
 def test_two_at_once_are_refused(repository: Any) -> None:
     import fcntl
 
