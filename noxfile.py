@@ -47,8 +47,9 @@ class Verb:
 VERBS = (
     Verb("contribution", ("contribution",), "The main job: every stage from doctor to drafts.", EXTRAS, links=True),
     Verb("doctor", ("doctor",), "What this machine has, and what each missing piece would enable.", EXTRAS),
-    Verb("build", ("build",), "Compile the kernels for every architecture; no GPU needed.", ("compile",)),
-    Verb("wheel", ("wheel",), "Run the host code in a released MLX; -- build: no GPU.", (MLX, "compile"), links=True),
+    Verb("build", ("build",), "Compile the kernels; -- --mlx PATH builds and tests MLX with them.", ("compile",)),
+    Verb("drift", ("series", "drift"), "How far upstream went from the base; -- --mlx PATH.", ()),
+    Verb("wheel", ("wheel",), "Host code in a released MLX: -- build; -- run (GPU).", (MLX, "compile"), links=True),
     Verb("simulate", ("simulate",), "Run CUDA and Metal kernels on the CPU with every check.", (MLX, "simulate")),
     Verb("reproduce", ("reproduce",), "Show two faults of stock's Metal kernels on the CPU.", (MLX, "simulate")),
     Verb("correctness", ("correctness",), "Run the matrix on a CUDA GPU and record it."),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import probe
@@ -15,6 +16,9 @@ from upstream_patch.records.provenance import require_commit
 from upstream_patch.records.schema import Body
 from upstream_patch.records.store import EVIDENCE, Root, write
 from upstream_patch.terminal import bar
+
+if TYPE_CHECKING:
+    from upstream_patch.series.building import Backend
 
 KERNEL = "small_m"
 
@@ -141,11 +145,6 @@ def record_decode(
     return Stored(path, detail + (f", {left_out} left out (see its notes)" if left_out else ""))
 
 
-def record_metal(body: Body, command: str, evidence: Root = EVIDENCE, raw: Mapping[str, bytes] | None = None) -> Path:
-    """What was measured of the staged Metal kernels on this Mac."""
-    return _store(body, command, evidence, raw, METAL)
-
-
 def record_wheel(
     command: str, evidence: Root = EVIDENCE, built: Path | None = None, every: int = 1, decoding: bool = True
 ) -> Stored:
@@ -159,6 +158,51 @@ def record_wheel(
     if wrong := failures(body):
         raise UserError(f"{len(wrong)} complaints about the wheel build, first: {'; '.join(wrong[:3])} ({path})")
     return Stored(path, summary(body))
+
+
+def record_build(
+    command: str,
+    mlx: str,
+    evidence: Root = EVIDENCE,
+    out: Path = Path("out"),
+    names: Sequence[str] = (),
+    backend: Backend | None = None,
+) -> Stored:
+    """MLX from a checkout or URL, as it is and with the series. What the series breaks is stored too, and then raised.
+
+    ``names`` are contributions; left out, those of the backend.
+    """
+    from upstream_patch.machine import System
+    from upstream_patch.series import load
+    from upstream_patch.series.building import Plan, backend_of, build
+    from upstream_patch.series.checkout import open_or_clone
+
+    require_commit(host_id(probe()), versions())
+    backend = backend or backend_of(System())
+    usual = ("metal",) if backend == "metal" else ("folding", "cuda")
+    planned = Plan(
+        checkout=open_or_clone(mlx, out / "mlx"),
+        contributions=[load(name) for name in names or usual],
+        backend=backend,
+        folder=out / "build" / backend,
+    )
+    body, logs = build(planned)
+    path = _store(body, command, evidence, logs, METAL if backend == "metal" else KERNEL)
+    if body.broken:
+        raise UserError(f"{len(body.broken)} tests fail with the series alone, first: {body.broken[0]} ({path})")
+    if body.matrix is not None and body.matrix.wrong:
+        wrong = body.matrix.wrong
+        raise UserError(f"{len(wrong)} complaints of our matrix about the built MLX, first: {wrong[0]} ({path})")
+    unproven = sorted(set(body.new_tests) - set(body.proven))
+    if unproven:
+        raise UserError(f"{', '.join(unproven)} passes on the base: it does not show the change ({path})")
+    known = f"{len(body.known)} known failures of the base" if body.known else "no failure of the base"
+    return Stored(path, f"{len(body.proven)} new tests fail on the base and pass with the series; {known}")
+
+
+def record_metal(body: Body, command: str, evidence: Root = EVIDENCE, raw: Mapping[str, bytes] | None = None) -> Path:
+    """What was measured of the staged Metal kernels on this Mac."""
+    return _store(body, command, evidence, raw, METAL)
 
 
 def _store(

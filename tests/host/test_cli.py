@@ -29,6 +29,7 @@ VERBS = (
         "routing",
         "targets",
         "forecast",
+        "series",
     ),
     "contribution",
 )

@@ -155,9 +155,9 @@ def test_modules_stay_small(root: Path) -> None:
         str(path.relative_to(root)): (len(path.read_text(encoding="utf-8").splitlines()), limit)
         for folder, limit in limits
         for path in folder.rglob("*.py")
-    } | {"noxfile.py": (len((root / "noxfile.py").read_text(encoding="utf-8").splitlines()), 150)}
+    } | {"noxfile.py": (len((root / "noxfile.py").read_text(encoding="utf-8").splitlines()), 200)}
     assert {name: size for name, size in sizes.items() if size[0] >= size[1]} == {}
-    assert len((root / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 60
+    assert len((root / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 90
 
 
 def committable(root: Path) -> list[Path]:

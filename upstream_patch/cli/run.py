@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from upstream_patch.cli.options import EVIDENCE, OUT, SUITE, Evidence, Json, Out, Suite, command_line, existing
+from upstream_patch.errors import UserError
 
 app = typer.Typer()
 
@@ -33,8 +35,18 @@ def doctor(as_json: Json = False) -> None:
 @app.command()
 def build(
     arch: Annotated[list[str] | None, typer.Option(help="e.g. sm_90; every supported one if left out.")] = None,
+    mlx: Annotated[str | None, typer.Option("--mlx", help="Build MLX from this clone, or address of one.")] = None,
+    backend: Annotated[str | None, typer.Option(help="With --mlx: cuda or metal; this machine's if left out.")] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(help="With --mlx: a contribution; the backend's if left out.")
+    ] = None,
+    evidence: Evidence = EVIDENCE,
+    out: Out = OUT,
 ) -> None:
-    """Compile every kernel with NVRTC and show registers, shared memory and spills. Needs no GPU."""
+    """Compile every kernel with NVRTC; no GPU needed. With --mlx, build and test MLX with the series and without."""
+    if mlx is not None:
+        build_mlx(mlx, backend, name, evidence, out)
+        return
     from upstream_patch.compile import compile_all
     from upstream_patch.terminal import bar, compile_tables
 
@@ -42,6 +54,16 @@ def build(
         results = compile_all(arch or None, progress=advance)
     for table in compile_tables(results):
         Console().print(table)
+
+
+def build_mlx(mlx: str, backend: str | None, names: list[str] | None, evidence: Path, out: Path) -> None:
+    from upstream_patch.recording import record_build
+
+    if backend not in (None, "cuda", "metal"):
+        raise UserError(f"no backend {backend}; known: cuda, metal")
+    known: Literal["cuda", "metal"] | None = "cuda" if backend == "cuda" else "metal" if backend == "metal" else None
+    stored = record_build(command_line(), mlx, evidence, out, names or (), known)
+    print(f"{stored.detail}: {stored.path}")
 
 
 @app.command()
@@ -130,7 +152,12 @@ def peers(evidence: Evidence = EVIDENCE) -> None:
 
 
 @app.command()
-def contribution(suite: Suite = SUITE, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+def contribution(
+    suite: Suite = SUITE,
+    out: Out = OUT,
+    evidence: Evidence = EVIDENCE,
+    mlx: Annotated[str | None, typer.Option("--mlx", help="Build MLX from this clone, or address of one.")] = None,
+) -> None:
     """The main job: doctor, build, correctness, bench, profile, records, drafts, and a summary at the end."""
     from upstream_patch.contribution import Context
     from upstream_patch.contribution import contribution as run
@@ -140,5 +167,5 @@ def contribution(suite: Suite = SUITE, out: Out = OUT, evidence: Evidence = EVID
     known(suite)
     one_graph_a_sample()
     existing(evidence)
-    context = Context(evidence=evidence, out=out, console=Console(), command=command_line(), suite=suite)
+    context = Context(evidence=evidence, out=out, console=Console(), command=command_line(), suite=suite, mlx=mlx)
     raise SystemExit(run(context))

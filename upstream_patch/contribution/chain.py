@@ -43,6 +43,8 @@ class Context:
     console: Console = field(default_factory=Console)
     command: str = "python -m upstream_patch contribution"
     suite: str = "small-m"
+    mlx: str | None = None
+    """A checkout of MLX, or the address of one, for the build stage."""
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,27 @@ def _build(context: Context) -> Result:
     archs = list(dict.fromkeys(result.arch for result in results))
     spilling = len({result.variant for result in results if result.spills})
     spills = f"{spilling} of them spill registers" if spilling else "no spills"
-    return Result(
-        Outcome.RAN, f"{kernels} kernels for {', '.join(archs)} compile with NVRTC {nvrtc().version}; {spills}"
-    )
+    compiled = f"{kernels} kernels for {', '.join(archs)} compile with NVRTC {nvrtc().version}; {spills}"
+    return Result(Outcome.RAN, f"{compiled}; {_host_code(context)}")
+
+
+def _host_code(context: Context) -> str:
+    """The series in MLX: built from source where a checkout is named, else its host code against the released wheel."""
+    if context.mlx is not None:
+        from upstream_patch.recording import record_build
+
+        stored = record_build(context.command, context.mlx, context.evidence, context.out)
+        return f"{stored.detail}: {stored.path}"
+    from upstream_patch.series.wheel import build, find_mlx_library
+
+    mlx = find_mlx_library()
+    if mlx is None:
+        return "the series' host code was not built: no MLX for CUDA here, and no --mlx"
+    try:
+        build(mlx)
+    except MissingTool as error:
+        return f"the series' host code was not built: {error}"
+    return f"the series' host code is built and linked to MLX {mlx.version}"
 
 
 def _measured(kind: str, record: Callable[[Context], Stored]) -> Callable[[Context], Result]:

@@ -14,6 +14,7 @@ from upstream_patch.errors import StaleFact
 from upstream_patch.kernels.tuning import DEVICE_CLASSES
 from upstream_patch.problem import Problem, parse_problem
 from upstream_patch.records import canonical, dispatch_hash, kernel_hash, rules, stats
+from upstream_patch.records.build_body import BuildBody
 from upstream_patch.records.correctness_facts import matrix_values
 from upstream_patch.records.decode_facts import row_values, trace_values
 from upstream_patch.records.decode_schema import DecodeBody
@@ -42,6 +43,7 @@ VERBS: Mapping[str, str] = {
     "sanitizer": "sanitize",
     "peer": "peers",
     "decode": "decode",
+    "build": "build",
     "wheel": "wheel",
 }
 """Kind of record -> the verb, and the nox session, that makes it."""
@@ -240,6 +242,12 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: st
             stem = f"decode.{host}.{trace.model}.B{trace.batch}.{trace.arm}_trace"
             values = trace_values(trace)
             yield _Row(stem, tuple(_Value(f"{stem}.{name}", *rest) for name, rest in values), changed)
+    elif isinstance(body, BuildBody):
+        stem = f"build.{host}.{body.backend}"
+        counts = {"new_tests": body.new_tests, "proven": body.proven, "known": body.known, "broken": body.broken}
+        if body.matrix is not None:
+            counts |= {"matrix_wrong": body.matrix.wrong}
+        yield _Row(stem, tuple(_Value(f"{stem}.{name}", len(of), "count", True) for name, of in counts.items()))
     elif isinstance(body, WheelBody):
         stem = f"wheel.{host}"
         said = tuple(_Value(f"{stem}.{name}", value, unit, ours) for name, value, unit, ours in wheel_values(body))

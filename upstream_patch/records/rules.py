@@ -10,6 +10,7 @@ from typing import get_args
 
 from upstream_patch import kernels
 from upstream_patch.problem import Problem
+from upstream_patch.records.build_body import BuildBody
 from upstream_patch.records.decode_schema import DecodeBody
 from upstream_patch.records.provenance import HOSTS, TEST_HOST, host_id
 from upstream_patch.records.schema import (
@@ -76,6 +77,10 @@ def violations(record: Record) -> Iterator[Violation]:
         yield from _peer(record, body)
     elif isinstance(body, DecodeBody):
         yield from _decode(record, body)
+    elif isinstance(body, BuildBody):
+        yield from _twice("body.runs", [(run.arm, run.metal_jit, run.tf32) for run in body.runs])
+        if body.failed("base").keys() != body.failed("series").keys():
+            yield "body.runs", "the base and the series were not tested in the same environments"
     elif isinstance(body, WheelBody):
         yield from _twice("body.cases", [(case.case, case.problem, case.seed) for case in body.cases])
         yield from _twice("body.rows", [row.problem for row in body.rows])
@@ -162,7 +167,7 @@ def _impossible(body: Body) -> Iterator[Violation]:
         parts["rows"] = [row.problem for row in body.rows]
     elif isinstance(body, DecodeBody):
         parts |= {f"models.{index}.problems": model.problems for index, model in enumerate(body.models)}
-    else:
+    elif isinstance(body, NcuBody):
         parts["launches"] = [launch.problem for launch in body.launches]
     for name, problems in parts.items():
         for index, problem in enumerate(problems):
@@ -309,4 +314,6 @@ def _runs_ours(body: Body) -> bool:
         return any(launch.arm == "ours" for launch in body.launches)
     if isinstance(body, BenchBody | PeerBody | DecodeBody):
         return bool(body.rows)
+    if isinstance(body, BuildBody):
+        return True
     return bool(body.cases if isinstance(body, CorrectnessBody | WheelBody) else body.launched)

@@ -12,6 +12,7 @@ from pydantic import AwareDatetime, BaseModel, Field, model_validator
 
 from upstream_patch.machine import Machine
 from upstream_patch.problem import Problem
+from upstream_patch.records.build_body import BuildBody
 from upstream_patch.records.decode_schema import DecodeBody
 from upstream_patch.records.form import FORM, Count, Error, Gbps, Microseconds, Samples, Sha256
 
@@ -338,7 +339,7 @@ class Attachment(Model):
 
 
 Body = Annotated[
-    CorrectnessBody | BenchBody | NcuBody | SanitizerBody | PeerBody | DecodeBody | WheelBody,
+    CorrectnessBody | BenchBody | NcuBody | SanitizerBody | PeerBody | DecodeBody | WheelBody | BuildBody,
     Field(discriminator="kind"),
 ]
 

@@ -1,0 +1,51 @@
+"""Run one test file of MLX and print, as the last line, what failed: a script for the Python that the build is in.
+
+It imports nothing of this package: the environment of a build has none of it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+
+class Result(unittest.TextTestResult):
+    """Keeps the ids of what failed; a subtest's id holds its parameters."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.failed: list[str] = []
+
+    def addFailure(self, test: Any, err: Any) -> None:
+        super().addFailure(test, err)
+        self.failed.append(test.id())
+
+    def addError(self, test: Any, err: Any) -> None:
+        super().addError(test, err)
+        self.failed.append(test.id())
+
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
+        super().addSubTest(test, subtest, err)
+        if err is not None:
+            self.failed.append(subtest.id())
+
+
+def main(path: Path) -> None:
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    suite = unittest.defaultTestLoader.loadTestsFromModule(module)
+    result = unittest.TextTestRunner(stream=sys.stderr, resultclass=Result).run(suite)
+    assert isinstance(result, Result)
+    print(json.dumps({"ran": result.testsRun, "skipped": len(result.skipped), "failed": sorted(set(result.failed))}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

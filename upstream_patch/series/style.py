@@ -1,0 +1,77 @@
+"""MLX's layout of C++, by its own ``.clang-format`` and the clang-format that its pre-commit pins."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from upstream_patch.errors import UserError
+from upstream_patch.machine import System
+from upstream_patch.series import text
+from upstream_patch.series.planning import Plan, Reader
+
+_SUFFIXES = (".c", ".cpp", ".cu", ".cuh", ".h", ".metal")
+_PIN = re.compile(r"mirrors-clang-format\s+rev:\s*v?([\d.]+)")
+
+
+def formatted(planned: Plan, read: Reader, system: System | None = None) -> Plan:
+    """The plan with our new files and our lines in MLX's layout; or as it was, and in ``unformatted`` why.
+
+    Lines that are not ours are left as they are. Only the pinned version formats: another would make noise.
+    """
+    style, hooks = read(".clang-format"), read(".pre-commit-config.yaml") or ""
+    pin = _PIN.search(hooks)
+    if style is None or pin is None:
+        return replace(planned, unformatted="the checkout names no clang-format")
+    found = _program(pin[1], system or System())
+    if found is None:
+        fix = f"pip install clang-format=={pin[1]}"
+        return replace(planned, unformatted=f"MLX's layout is that of clang-format {pin[1]}: {fix}")
+    changed = dict(planned.changed)
+    with tempfile.TemporaryDirectory(prefix="upstream-patch-") as folder:
+        file = Path(folder) / ".clang-format"
+        file.write_text(style, encoding="utf-8")
+        for path, after in planned.changed.items():
+            if PurePosixPath(path).suffix in _SUFFIXES:
+                before = None if path in planned.new else read(path)
+                lines = [f"--lines={first}:{last}" for first, last in _ours(before, after)] if before else []
+                changed[path] = _format(found, file, path, after, lines)
+    return replace(planned, changed=changed)
+
+
+def _program(version: str, system: System) -> str | None:
+    """The clang-format of that very version: of this Python's wheel, or on PATH."""
+    named = [
+        path for folder in system.site_folders() for path in system.glob(f"{folder}/clang_format/data/bin/clang-format")
+    ]
+    on_path = system.which("clang-format")
+    for program in [*named, *([on_path] if on_path else [])]:
+        said = re.search(r"version ([\d.]+)", system.run([program, "--version"]).out)
+        if said is not None and said[1] == version:
+            return program
+    return None
+
+
+def _ours(before: str, after: str) -> Iterator[tuple[int, int]]:
+    """First and last line, from 1, of what was put in."""
+    matcher = difflib.SequenceMatcher(None, text.split(before), text.split(after), autojunk=False)
+    for kind, _, _, first, last in matcher.get_opcodes():
+        if kind in ("insert", "replace"):
+            yield first + 1, last
+
+
+def _format(program: str, style: Path, path: str, given: str, lines: list[str]) -> str:
+    done = subprocess.run(
+        [program, f"--style=file:{style}", f"--assume-filename={path}", *lines],
+        input=given.encode(errors="surrogateescape"),
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise UserError(f"clang-format refused {path}: {done.stderr.decode(errors='replace').strip()[:200]}")
+    return done.stdout.decode(errors="surrogateescape")
