@@ -7,6 +7,7 @@ With ``UPSTREAM_PATCH_STRICT=1``, which ``.ci/run`` sets, a test that needs only
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,23 @@ from upstream_patch.reference import distributions
 STRICT = "UPSTREAM_PATCH_STRICT"
 INSTALLABLE = (
     *("needs_compile", "needs_disassembler", "needs_simulator", "needs_metal_front", "needs_plots", "needs_contract"),
+    "needs_browser",
 )
+NO_CHROMIUM = "no Chromium: apt-get install chromium, or playwright install chromium"
 
 
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The repository."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def chromium_path() -> str:
+    path = chromium()
+    if path is None:
+        pytest.skip(NO_CHROMIUM)
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -103,6 +114,26 @@ def _missing_plots() -> str | None:
     return None
 
 
+def chromium() -> str | None:
+    """A Chromium: the system's, or the one that Playwright has fetched."""
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
+        if path := shutil.which(name):
+            return path
+    caches = (Path.home() / ".cache" / "ms-playwright", Path.home() / "Library" / "Caches" / "ms-playwright")
+    found = [one for cache in caches for one in sorted(cache.glob("chromium*/*/*hrom*")) if os.access(one, os.X_OK)]
+    return next((str(one) for one in found if one.is_file()), None)
+
+
+def _missing_browser() -> str | None:
+    if chromium() is None:
+        return NO_CHROMIUM
+    try:
+        import playwright.sync_api  # noqa: F401
+    except ImportError as error:
+        return f"Playwright is not installed ({error})"
+    return None
+
+
 NEEDS = {
     "needs_cuda": _missing_cuda,
     "needs_compile": _missing_nvrtc,
@@ -110,6 +141,7 @@ NEEDS = {
     "needs_simulator": _missing_cxx,
     "needs_metal_front": _missing_metal_front,
     "needs_plots": _missing_plots,
+    "needs_browser": _missing_browser,
 }
 
 
@@ -128,8 +160,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     needs = [marker for marker in INSTALLABLE if item.get_closest_marker(marker)]
-    if item.get_closest_marker("needs_record"):
-        needs = []  # only a GPU can make it
+    if item.get_closest_marker("needs_record") or (report.skipped and NO_CHROMIUM in str(report.longrepr)):
+        needs = []  # only a GPU can make it; a browser is no Python package
     if report.skipped and not hasattr(report, "wasxfail") and needs and os.environ.get(STRICT) == "1":
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"

@@ -16,7 +16,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"ops", "installing", "compile", "driver", "simulate"}),
     frozenset({"correctness", "records"}),
     frozenset({"measure", "series"}),
-    frozenset({"draft", "github", "plots", "readme", "routing_table", "targets"}),
+    frozenset({"draft", "github", "plots", "readme", "report", "routing_table", "targets"}),
     frozenset({"cli", "contribution", "recording", "terminal", "__main__"}),
 )
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
