@@ -20,7 +20,9 @@ def records_verify(evidence: Evidence = EVIDENCE) -> None:
     """Check every record and raw file: form, hashes, rules."""
     from upstream_patch.records import store
 
-    findings = store.verify(existing(evidence))
+    for path in store.put_in_place(existing(evidence)):
+        print(f"{path} was finished, and is in its place now")
+    findings = store.verify(evidence)
     for finding in findings:
         print(finding)
     if findings:

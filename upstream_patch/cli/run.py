@@ -84,8 +84,12 @@ def bench(
     suite: Suite = SUITE,
     evidence: Evidence = EVIDENCE,
     minutes: Annotated[float | None, typer.Option(min=0.1, help="Start no row after this; compiling is extra.")] = None,
+    out: Out = OUT,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Do not go on where a run stopped: measure every row.")
+    ] = False,
 ) -> None:
-    """Time stock against ours on this machine's CUDA GPU and record it."""
+    """Time stock against ours on this machine's CUDA GPU and record it. A run that was stopped is gone on with."""
     from upstream_patch.measure.graphs import one_graph_a_sample
     from upstream_patch.measure.suites import suite as known
     from upstream_patch.recording import record_bench
@@ -93,7 +97,7 @@ def bench(
     known(suite)
     one_graph_a_sample()
     limit_s = math.inf if minutes is None else 60 * minutes
-    stored = record_bench(command_line(), suite, evidence, limit_s)
+    stored = record_bench(command_line(), suite, evidence, limit_s, out, fresh)
     print(f"{stored.detail}: {stored.path}")
 
 
