@@ -33,7 +33,6 @@ mx = pytest.importorskip("mlx.core")
 
 PROBLEM = Problem(m=2, n=512, k=128)
 STOCK_US, OURS_US, LINK_US = 30.0, 10.0, 2.0
-OURS: list[Any] = []
 
 
 class SimulatedDevice:

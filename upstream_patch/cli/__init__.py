@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from upstream_patch.cli import draft, pages, report, run
+from upstream_patch.cli import draft, pages, records, report, run
 from upstream_patch.errors import UserError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 for _verbs in (run.app, pages.app, report.app):
     app.add_typer(_verbs)
 app.add_typer(draft.app, name="draft")
+app.add_typer(records.app, name="records")
 
 
 def main() -> None:

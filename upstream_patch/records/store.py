@@ -145,6 +145,23 @@ def load_all(root: Root = EVIDENCE) -> list[LoadedRecord]:
     return sorted(loaded, key=lambda item: (item.record.created, item.record.id))
 
 
+def find(name: str, root: Root = EVIDENCE) -> LoadedRecord:
+    """The record of that id, of an id that begins or ends so, or in that file, which may lie in another root.
+
+    Raises UserError where there is none, or more than one.
+    """
+    file = Path(name)
+    if file.suffix == ".json" and file.is_file() and isinstance(root, Path):
+        root, name = file.resolve().parents[2], file.stem
+    loaded = load_all(root)
+    exact = [one for one in loaded if one.record.id == name]
+    fits = exact or [one for one in loaded if one.record.id.startswith(name) or one.record.id.endswith(name)]
+    if len(fits) != 1:
+        some = ", ".join(one.record.id for one in fits[:3]) or "there is none"
+        raise UserError(f"no one record is {name!r} ({some}): name one of {_base(root)}/records by its whole id")
+    return fits[0]
+
+
 def verify(root: Root = EVIDENCE) -> list[Finding]:
     """Everything wrong with the evidence, in file order: form, hashes, raw files, rules, local paths, stray files."""
     base, owned = _base(root), set()
