@@ -145,6 +145,14 @@ NEEDS = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests on several cores time nothing: said here, since pytest-benchmark says it in a warning."""
+    parallel = getattr(config.option, "numprocesses", None) or os.environ.get("PYTEST_XDIST_WORKER")
+    if parallel and hasattr(config.option, "benchmark_disable"):
+        config.option.benchmark_disable = True
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for marker, missing in NEEDS.items():
         marked = [item for item in items if item.get_closest_marker(marker)]

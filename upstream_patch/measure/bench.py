@@ -50,6 +50,18 @@ class Run:
     """What stopped it before its end."""
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A device that is ready to be timed, and what it can do at best."""
+
+    device: MlxDevice
+    timer: Timer
+    l2_bytes: int
+    probe: ReadProbe
+    floor_us: list[float]
+    notes: list[str]
+
+
 @dataclass
 class _Rows:
     """What came out of a suite's rows."""
@@ -98,30 +110,19 @@ def run_suite(
     """
     chosen = suite(name)
     deadline = time.monotonic() + limit_s
-    device = MlxDevice()
-    machine = machine or prober.probe()
-    l2_bytes = inputs.last_level_cache(machine)
-    notes = conditions("before")
-    timer = Timer(device)
-    timer.calibrate()
-    probe = _probe(device, timer, machine)
-    notes += [f"read probe {shape}: {gbps:.0f} GB/s" for shape, gbps in probe.tried.items()]
-    floor = launch_floor(device, timer)
-    timer.calibrate()  # again at full clocks: this one is subtracted
-
-    timer.replanned = 0  # the floor is no row
-
+    opened = open_device(machine or prober.probe())
+    device, timer = opened.device, opened.timer
     specs = [spec for spec in chosen.rows if spec.id not in stored]
     tick = counter(progress, len(specs) * chosen.rounds)
-    bench = _Bench(device, timer, l2_bytes, chosen.rounds, tick, deadline, journal)
+    bench = _Bench(device, timer, opened.l2_bytes, chosen.rounds, tick, deadline, journal)
     opening = BenchBody(
         suite=chosen.name,
-        probe_gbps=probe.gbps,
-        probe_bytes=probe.bytes,
-        launch_floor_us=floor,
+        probe_gbps=opened.probe.gbps,
+        probe_bytes=opened.probe.bytes,
+        launch_floor_us=opened.floor_us,
         host_cost=host_costs(),
         rows=[],
-        notes=[*notes, f"{GRAPH_LIMITS}{graphs.described()}"],
+        notes=[*opened.notes, f"{GRAPH_LIMITS}{graphs.described()}"],
     )
     if journal is not None:
         journal.opening(opening)
@@ -135,6 +136,31 @@ def run_suite(
     for line in left_out:
         console.print(line, style="red", markup=False)
     return Run(body, tuple(done.waiting), done.stopped)
+
+
+def open_device(machine: Machine) -> Opened:
+    """Calibrate the timer, probe the memory and measure the launch floor, as every run does first.
+
+    Raises MissingTool without a CUDA device, SlowProbe when it reads memory more slowly than its kind must.
+    """
+    device = MlxDevice()
+    l2_bytes = inputs.last_level_cache(machine)
+    notes = conditions("before")
+    timer = Timer(device)
+    timer.calibrate()
+    probe = _probe(device, timer, machine)
+    notes += [f"read probe {shape}: {gbps:.0f} GB/s" for shape, gbps in probe.tried.items()]
+    floor = launch_floor(device, timer)
+    timer.calibrate()  # again at full clocks: this one is subtracted
+    timer.replanned = 0  # the floor is no row
+    return Opened(device, timer, l2_bytes, probe, floor, notes)
+
+
+def measure_row(opened: Opened, spec: Spec, rounds: int, seed: int = 0) -> BenchRow:
+    """One checked row, with weights of its own. Raises WrongResult, or TimerError when it cannot be timed."""
+    bench = _Bench(opened.device, opened.timer, opened.l2_bytes, rounds, lambda: None, math.inf, None)
+    copies = inputs.cold_copies(spec.problem, opened.l2_bytes)
+    return _row(bench, spec, inputs.make_weights(spec.problem, copies, seed=1000 + seed), seed=seed)
 
 
 def _probe(device: MlxDevice, timer: Timer, machine: Machine) -> ReadProbe:
