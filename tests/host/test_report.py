@@ -151,14 +151,23 @@ def test_the_page_asks_for_nothing_and_runs_nothing(synthetic: Any) -> None:
 
 def test_decode_is_shown_and_its_plot_drawn(synthetic: Any) -> None:
     facts = whole(synthetic)
-    (table,) = [table for table in tables(Book(facts, "test")) if "decode" in table.anchor]
-    assert table.columns == ("B", "stock, tok/s", "stock, folded, tok/s", "ours, tok/s")
+    like = facts[0]
+    stem = "decode.test.llama-3.1-8b.B8"
+    more = {"ours_matmul_ms": 1.5, "ours_matmul_share": 0.525, "ours_generator_tok_s": 2000.0, "speedup": 3.5}
+    facts += [replace(like, id=f"{stem}.{name}", value=value) for name, value in more.items()]
+    speed, step = [table for table in tables(Book(facts, "test")) if "decode" in table.anchor]
     shown = [
-        (row.head, [(cell.text, cell.below and cell.below.text) for cell in row.cells]) for row in table.groups[0].rows
+        (row.head, [(cell.text, cell.below and cell.below.text) for cell in row.cells]) for row in speed.groups[0].rows
     ]
+    arms = ("stock, tok/s", "stock, folded, tok/s", "ours, tok/s", "ours in it, tok/s")
+    assert speed.columns == ("B", *arms, "ours / stock")
     assert shown == [
-        ("1", [("100", "10.00 ms"), ("200", "5.00 ms"), ("350", "2.86 ms")]),
-        ("8", [("800", "10.00 ms"), ("1,600", "5.00 ms"), ("2,800", "2.86 ms")]),
+        ("1", [("100", "10.00 ms"), ("200", "5.00 ms"), ("350", "2.86 ms"), ("not run", None), ("not run", None)]),
+        ("8", [("800", "10.00 ms"), ("1,600", "5.00 ms"), ("2,800", "2.86 ms"), ("2,000", None), ("3.50x", None)]),
+    ]
+    assert [[row.head, *(cell.text for cell in row.cells[:3])] for row in step.groups[0].rows] == [
+        ["B = 1, ours", "2.86", "not run", "not run"],
+        ["B = 8, ours", "2.86", "1.50", "52%"],
     ]
     plot: Any = plots(facts, "test")[0]["decode"]
     curves = {arm: [(point.m, point.value) for point in points] for arm, points in plot.panels[0].curves.items()}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pydantic import BaseModel
 
 from upstream_patch.records.facts import Fact
-from upstream_patch.records.schema import BenchRow, Metric
+from upstream_patch.records.schema import Metric
 from upstream_patch.records.store import LoadedRecord
 
 FACTS = ("id", "value", "unit", "host", "stale", "record", "sha256", "created", "command")
@@ -41,12 +41,14 @@ def samples_csv(records: Iterable[LoadedRecord]) -> str:
     return _csv(SAMPLES, lines)
 
 
-def _samples(model: BaseModel, row: str) -> Iterator[tuple[str, str, int, float, str]]:
-    row = _label(model) or row
-    for name in type(model).model_fields:
-        value = getattr(model, name)
+def _samples(model: BaseModel, row: str, within: str = "") -> Iterator[tuple[str, str, int, float, str]]:
+    """(row, quantity, index, value, unit); a quantity inside a part of a row is named after the part, too."""
+    if label := _label(model):
+        row, within = label, ""
+    for field in type(model).model_fields:
+        value, name = getattr(model, field), f"{within}{field}"
         if isinstance(value, BaseModel):
-            yield from _samples(value, row)
+            yield from _samples(value, row, f"{name}.")
         elif isinstance(value, float):
             yield row, name, 0, value, _unit(name)
         elif isinstance(value, dict):
@@ -62,8 +64,8 @@ def _samples(model: BaseModel, row: str) -> Iterator[tuple[str, str, int, float,
 
 def _label(model: BaseModel) -> str:
     """What a part of a record is about; empty where it does not say."""
-    if isinstance(model, BenchRow):
-        return model.fact_stem
+    if stem := getattr(model, "fact_stem", None):
+        return str(stem)
     problem = getattr(model, "problem", None)
     words = [getattr(model, name, None) for name in ("case", "call", "arm", "kernel")]
     return " ".join(str(word) for word in (getattr(problem, "id", None), *words) if word)

@@ -81,12 +81,19 @@ class Book:
         title = f"{cell.title}: {reason.text}" if reason.title and not cell.tone else cell.title
         return replace(cell, title=title, tone=cell.tone or cell.text.lower())
 
-    def ratio(self, stem: str, unit: str = "x") -> Cell:
+    def pair(self, speed: str, step: str) -> Cell:
+        """Tokens a second, with milliseconds a step below."""
+        cell, below = self.cell(speed, ",.0f"), self.cell(step, ",.2f", unit=" ms")
+        return cell if cell.tone or below.tone else replace(cell, below=below)
+
+    def ratio(self, stem: str, unit: str = "x", name: str = "speedup") -> Cell:
         """The speedup, with its interval below."""
-        cell = self.cell(f"{stem}.speedup", ",.2f", unit=unit)
+        cell = self.cell(f"{stem}.{name}", ",.2f", unit=unit)
         if cell.tone:
             return cell
-        low, high = (self.cell(f"{stem}.speedup_{end}", ",.2f") for end in ("low", "high"))
+        low, high = (self.cell(f"{stem}.{name}_{end}", ",.2f") for end in ("low", "high"))
+        if low.tone or high.tone:
+            return cell
         return replace(cell, below=replace(low, text=f"{low.text} to {high.text}"))
 
     def stems(self, family: str, suffix: str) -> list[str]:

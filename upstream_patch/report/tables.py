@@ -20,8 +20,24 @@ _ORDER = {"queue": "independent calls, which the GPU may overlap", "chain": "eac
 _TIMES = ("stock, us", "ours, us", "stock / ours", "verdict")
 _BELOW_TIMES = "Under a time: the packed bytes in that time, as a share of the run's read probe."
 _BELOW_RATIO = "Under a ratio: its 95% bootstrap interval over the rounds of the run."
-_DECODE = re.compile(r"(?P<stem>decode\.\w+\.(?P<model>.+)\.B(?P<b>\d+))\.(?P<arm>[a-z0-9]+)_tok_s")
-_DECODE_ARMS = {"stock": "stock", "folded": "stock, folded", "ours": "ours"}
+_DECODE = re.compile(r"(?P<stem>decode\.\w+\.(?P<model>.+)\.B(?P<b>\d+))\.\w+_tok_s")
+_DECODE_ARMS = {
+    "stock": "stock",
+    "folded": "stock, folded",
+    "ours": "ours",
+    "stock_generator": "stock in mlx-lm's BatchGenerator",
+    "folded_generator": "folded in it",
+    "ours_generator": "ours in it",
+}
+_STEP = (
+    ("ms_step", ",.2f", "step"),
+    ("matmul_ms", ",.2f", "matmuls"),
+    ("matmul_share", ".0%", "share"),
+    ("matmul_read_fraction", ".0%", "of probe"),
+    ("host_ms", ",.2f", "host"),
+    ("logits_error", ".1e", "logits error"),
+)
+"""Facts of an arm: name, digits, what the column is called."""
 
 
 def tables(book: Book) -> Iterator[Table]:
@@ -86,29 +102,54 @@ def _timed(book: Book, stem: str) -> tuple[Cell, ...]:
 
 
 def _decode(book: Book) -> Iterator[Table]:
-    found = [match for one in book.facts if (match := _DECODE.fullmatch(one))]
-    for model, matches in groupby(sorted(found, key=lambda m: (m["model"], int(m["b"]))), key=lambda m: m["model"]):
-        by_b: dict[int, dict[str, str]] = {}
-        for match in matches:
-            by_b.setdefault(int(match["b"]), {})[match["arm"]] = match["stem"]
-        arms = [*_DECODE_ARMS, *sorted({arm for those in by_b.values() for arm in those} - _DECODE_ARMS.keys())]
-        arms = [arm for arm in arms if any(arm in those for those in by_b.values())]
-        rows = []
-        for b, those in by_b.items():
-            (stem,) = set(those.values())
-            cells = []
-            for arm in arms:
-                speed = book.cell(f"{stem}.{arm}_tok_s", ",.0f")
-                step = book.cell(f"{stem}.{arm}_ms_step", ",.2f", unit=" ms")
-                cells.append(replace(speed, below=step) if not speed.tone and not step.tone else speed)
-            rows.append(Row(str(b), tuple(cells)))
+    """For each model: tokens a second, and what the step's time is made of."""
+    found = sorted(
+        {(match["model"], int(match["b"]), match["stem"]) for one in book.facts if (match := _DECODE.fullmatch(one))}
+    )
+    for model, members in groupby(found, key=lambda item: item[0]):
+        stems = {b: stem for _, b, stem in members}
+        arms = [arm for arm in _DECODE_ARMS if any(f"{stem}.{arm}_tok_s" in book.facts for stem in stems.values())]
+        ratios = [
+            (name, words)
+            for name, words in (("speedup", "ours / stock"), ("speedup_over_folded", "ours / folded"))
+            if any(f"{stem}.{name}" in book.facts for stem in stems.values())
+        ]
         yield Table(
             anchor=f"{book.host}-decode-{model}",
             title=f"End-to-end decode of {model}",
             about="Tokens a second of all B sequences together; under it the time of one step. Folded: stock MLX with "
-            "the batch folded into rows, and nothing else of ours.",
-            columns=("B", *(f"{_DECODE_ARMS.get(arm, arm)}, tok/s" for arm in arms)),
-            groups=(Group("", tuple(rows)),),
+            f"the batch folded into rows, and nothing else of ours. {_BELOW_RATIO if ratios else ''}",
+            columns=("B", *(f"{_DECODE_ARMS[arm]}, tok/s" for arm in arms), *(words for _, words in ratios)),
+            groups=(
+                Group(
+                    "",
+                    tuple(
+                        Row(
+                            str(b),
+                            (
+                                *(book.pair(f"{stem}.{arm}_tok_s", f"{stem}.{arm}_ms_step") for arm in arms),
+                                *(book.ratio(stem, name=name) for name, _ in ratios),
+                            ),
+                        )
+                        for b, stem in stems.items()
+                    ),
+                ),
+            ),
+        )
+        arms = [arm for arm in arms if any(f"{stem}.{arm}_matmul_ms" in book.facts for stem in stems.values())]
+        rows = [
+            Row(f"B = {b}, {_DECODE_ARMS[arm]}", tuple(book.cell(f"{stem}.{arm}_{n}", d) for n, d, _ in _STEP))
+            for b, stem in stems.items()
+            for arm in arms
+        ]
+        yield Table(
+            anchor=f"{book.host}-decode-{model}-step",
+            title=f"What a step of {model} is made of",
+            about="Milliseconds. Matmuls: the step's quantized matmuls alone, each waiting for those it waits for in "
+            "the step; of probe: their packed bytes in that time, as a share of the read probe. Host: its part of the "
+            "step, in which it may wait for a slower device. Logits error: against the same weights in fp32.",
+            columns=("", *(words for _, _, words in _STEP)),
+            groups=(Group("", tuple(rows)),) if rows else (),
         )
 
 
