@@ -27,13 +27,23 @@ INSTALLABLE = (
     "needs_decode",
     # a wheel can be installed, g++ not always
     *(("needs_host_code", "needs_cuda_wheel") if sys.platform == "linux" and shutil.which("g++") else ()),
+    "needs_browser",
 )
+NO_CHROMIUM = "no Chromium: apt-get install chromium, or playwright install chromium"
 
 
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The repository."""
     return Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def chromium_path() -> str:
+    path = chromium()
+    if path is None:
+        pytest.skip(NO_CHROMIUM)
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -127,6 +137,26 @@ def _missing_cuda_wheel() -> str | None:
     return _missing_host_code() or (None if find_mlx_library() else f"no MLX for CUDA: {CUDA_WHEEL_FIX}")
 
 
+def chromium() -> str | None:
+    """A Chromium: the system's, or the one that Playwright has fetched."""
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
+        if path := shutil.which(name):
+            return path
+    caches = (Path.home() / ".cache" / "ms-playwright", Path.home() / "Library" / "Caches" / "ms-playwright")
+    found = [one for cache in caches for one in sorted(cache.glob("chromium*/*/*hrom*")) if os.access(one, os.X_OK)]
+    return next((str(one) for one in found if one.is_file()), None)
+
+
+def _missing_browser() -> str | None:
+    if chromium() is None:
+        return NO_CHROMIUM
+    try:
+        import playwright.sync_api  # noqa: F401
+    except ImportError as error:
+        return f"Playwright is not installed ({error})"
+    return None
+
+
 NEEDS = {
     "needs_host_code": _missing_host_code,
     "needs_cuda_wheel": _missing_cuda_wheel,
@@ -137,7 +167,16 @@ NEEDS = {
     "needs_metal_front": _missing_metal_front,
     "needs_plots": _missing_plots,
     "needs_decode": _missing_decode,
+    "needs_browser": _missing_browser,
 }
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests on several cores time nothing: said here, since pytest-benchmark says it in a warning."""
+    parallel = getattr(config.option, "numprocesses", None) or os.environ.get("PYTEST_XDIST_WORKER")
+    if parallel and hasattr(config.option, "benchmark_disable"):
+        config.option.benchmark_disable = True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -155,8 +194,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     needs = [marker for marker in INSTALLABLE if item.get_closest_marker(marker)]
-    if item.get_closest_marker("needs_record"):
-        needs = []  # only a GPU can make it
+    if item.get_closest_marker("needs_record") or (report.skipped and NO_CHROMIUM in str(report.longrepr)):
+        needs = []  # only a GPU can make it; a browser is no Python package
     if report.skipped and not hasattr(report, "wasxfail") and needs and os.environ.get(STRICT) == "1":
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"

@@ -13,8 +13,8 @@ from upstream_patch.files import write_changed
 from upstream_patch.measure import graphs
 from upstream_patch.measure.decode.shapes import BATCHES, PROMPT
 from upstream_patch.measure.suites import LLAMA_8B, ROWS
-from upstream_patch.plots.figures import figures
 from upstream_patch.plots.files import FOLDER
+from upstream_patch.plots.gathered import benchmarked
 from upstream_patch.records.facts import Fact, current
 from upstream_patch.records.schema import Tool
 from upstream_patch.targets.wanted import DECODED
@@ -123,9 +123,9 @@ def _graphs(facts: dict[str, Fact]) -> str:
 
 
 def _plots(facts: dict[str, Fact]) -> str:
-    """The first plot, and links to the others. They show more shapes than the table, and may be stale alone."""
+    """The plot of times, and a link to the other of the benchmark. They show more than the table, and may be stale."""
     try:
-        drawn = figures(facts.values(), HOST)
+        drawn = benchmarked(facts.values(), HOST)
     except StaleFact as error:
         return f"The plots have no record of today's kernel: {error.fix}."
     if not drawn:

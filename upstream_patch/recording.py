@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import probe
 from upstream_patch.records import host_id, versions
@@ -65,22 +67,40 @@ def record_correctness(
     return Stored(path, f"{len(body.cases)}{of} cases right")
 
 
-def record_bench(command: str, suite: str, evidence: Root = EVIDENCE, limit_s: float = math.inf) -> Stored:
+def record_bench(
+    command: str,
+    suite: str,
+    evidence: Root = EVIDENCE,
+    limit_s: float = math.inf,
+    out: Path = Path("out"),
+    fresh: bool = False,
+) -> Stored:
     """One benchmark suite; every row's result is checked in the same run.
 
-    No row starts after ``limit_s`` seconds; what is compiled ahead is not counted.
+    No row starts after ``limit_s`` seconds; what is compiled ahead is not counted. Goes on where a run stopped that did
+    not end, unless ``fresh`` (``resuming.Benchmark.run``).
     """
     require_cuda()
     from upstream_patch.correctness import Case, compile_ahead
-    from upstream_patch.measure.bench import run_suite
+    from upstream_patch.measure.journal import FOLDER
     from upstream_patch.measure.suites import suite as known
+    from upstream_patch.resuming import Benchmark
 
-    compile_ahead([Case("bench", spec.problem) for spec in known(suite).rows])
+    chosen = known(suite)
+    compile_ahead([Case("bench", spec.problem) for spec in chosen.rows])
+    said = Console(stderr=True)
+    benchmark = Benchmark(
+        suite=chosen,
+        command=command,
+        machine=probe(),
+        versions=versions(),
+        kernel=identity(KERNEL),
+        evidence=evidence,
+        say=lambda line: said.print(line, style="yellow", markup=False),
+    )
     with bar(f"bench {suite}") as advance:
-        body = run_suite(suite, progress=advance, limit_s=limit_s)
-    left_out = len(known(suite).rows) - len(body.rows)
-    detail = f"suite {suite}, {len(body.rows)} rows" + (f", {left_out} left out (see its notes)" if left_out else "")
-    return Stored(_store(body, command, evidence), detail)
+        path, detail = benchmark.run(out / FOLDER, limit_s=limit_s, fresh=fresh, progress=advance)
+    return Stored(path, f"suite {suite}, {detail}")
 
 
 def record_profile(command: str, evidence: Root = EVIDENCE) -> Stored:

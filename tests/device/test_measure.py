@@ -139,7 +139,7 @@ def test_the_smoke_suite_makes_checked_rows() -> None:
     from upstream_patch.measure.bench import run_suite
 
     start = time.perf_counter()
-    body = run_suite("smoke")
+    body = run_suite("smoke").body
     print(f"\nsmoke took {time.perf_counter() - start:.1f} s; {body.notes}")
     assert all(row.check.passed for row in body.rows)
     assert body.graph_limits == graphs.described() != "default"

@@ -200,7 +200,7 @@ def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path, root: Path) -> None
 SHOWS_LIMITS = """
 import os, sys
 import upstream_patch.contribution, upstream_patch.recording
-def show(*_):
+def show(*_, **__):
     print("mlx.core" in sys.modules, *(os.environ["MLX_MAX_" + name] for name in ("OPS_PER_BUFFER", "MB_PER_BUFFER")))
     raise SystemExit
 upstream_patch.recording.record_bench = upstream_patch.contribution.contribution = show

@@ -16,8 +16,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"ops", "ops_metal", "installing", "compile", "driver", "simulate"}),
     frozenset({"correctness", "records"}),
     frozenset({"measure", "series"}),
-    frozenset({"draft", "github", "plots", "readme", "routing_table", "targets"}),
-    frozenset({"cli", "contribution", "recording", "terminal", "__main__"}),
+    frozenset({"draft", "github", "plots", "readme", "report", "routing_table", "targets"}),
+    frozenset({"cli", "contribution", "recording", "resuming", "terminal", "__main__"}),
 )
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 # ops is nothing without MLX and is imported only when an operation is asked for; the others import MLX where they run.

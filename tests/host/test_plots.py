@@ -16,7 +16,8 @@ import pytest
 from upstream_patch.errors import MissingTool, StaleFact, UserError
 from upstream_patch.measure import graphs
 from upstream_patch.plots import draw, files
-from upstream_patch.plots.figures import ARMS, Figure, figures
+from upstream_patch.plots.figures import Figure
+from upstream_patch.plots.gathered import benchmarked, plots
 from upstream_patch.records import store
 from upstream_patch.records.facts import Fact, derive
 from upstream_patch.records.schema import GRAPH_LIMITS
@@ -31,8 +32,9 @@ def facts_of(synthetic: Any, today: str = TODAY) -> list[Fact]:
     return derive(synthetic.load(), lambda kernel: today)
 
 
-def figure_of(synthetic: Any, quantity: str = "time") -> Figure:
-    (figure,) = [one for one in figures(facts_of(synthetic), "test") if one.quantity == quantity]
+def figure_of(synthetic: Any, name: str = "time") -> Figure:
+    figure = plots(facts_of(synthetic), "test")[0][name]
+    assert isinstance(figure, Figure)
     return figure
 
 
@@ -63,8 +65,10 @@ def test_committed_plots_show_the_committed_records(root: Path, committed: list[
 def test_committed_plots_are_drawn_as_today(root: Path, committed: list[Fact]) -> None:
     """To half a point: a file that somebody drew over is not what its facts say."""
     for path in sorted((root / "evidence" / files.FOLDER).glob("*.svg")):
-        (figure,) = [one for one in figures(committed, path.stem.split("_")[0]) if one.file_name == path.name]
-        there, today = lines(path.read_text(encoding="utf-8")), lines(draw.svg(figure))
+        host, _, name = path.stem.partition("_")
+        plot = plots(committed, host)[0][name]
+        there, today = lines(path.read_text(encoding="utf-8")), lines(draw.svg(plot))
+        assert today
         assert there.keys() == today.keys()
         for gid, drawn in today.items():
             for now, then in zip(drawn, there[gid], strict=True):
@@ -82,8 +86,8 @@ def test_readme_shows_plots_that_are_there(root: Path) -> None:
 def test_points_are_the_facts_in_the_order_of_m(synthetic: Any) -> None:
     rows = [synthetic.bench_row(m, n=n) for n in (8192, 4096) for m in (16, 1, 7)]
     synthetic.write(synthetic.bench(rows, PROBE))
-    time, share = figures(facts_of(synthetic), "test")
-    assert [(panel.k, panel.n) for panel in time.panels] == [(4096, 4096), (4096, 8192)]
+    time, share = (figure_of(synthetic, name) for name in ("time", "read_fraction"))
+    assert [panel.name for panel in time.panels] == ["4096x4096", "4096x8192"]
     assert [(point.m, point.value) for point in time.panels[0].curves["stock"]] == [(1, 10), (7, 70), (16, 160)]
     assert [(point.m, point.value) for point in time.panels[0].curves["ours"]] == [(1, 10), (7, 10), (16, 10)]
     values = {fact.id: fact.value for fact in facts_of(synthetic)}
@@ -105,7 +109,7 @@ def test_other_protocols_layouts_and_formats_are_left_out(synthetic: Any) -> Non
         for what in ({"bits": 8}, {"group_size": 32}, {"dtype": "f16"})
     ]
     synthetic.write(synthetic.bench(others, PROBE))
-    assert figures(facts_of(synthetic), "test") == ()
+    assert benchmarked(facts_of(synthetic), "test") == ()
 
 
 def test_the_notes_come_from_the_record(synthetic: Any) -> None:
@@ -135,7 +139,7 @@ def test_what_is_drawn_lies_where_its_values_are(synthetic: Any, quantity: str) 
     drawn = lines(draw.svg(figure))
     curves = {line.get_gid(): np.asarray(line.get_xydata()).tolist() for line in draw.canvas(figure).axes[0].lines}
     pairs = []
-    for arm in ARMS:
+    for arm in figure.panels[0].curves:
         points = figure.panels[0].curves[arm]
         assert curves[f"4096x4096.{arm}.0"] == [[point.m, point.value] for point in points]
         line, markers = drawn[f"4096x4096.{arm}.0"]

@@ -201,7 +201,7 @@ def test_a_stopped_write_leaves_nothing(synthetic: Any, monkeypatch: pytest.Monk
     def stopped(path: Path, text: str) -> None:
         raise stop
 
-    monkeypatch.setattr("upstream_patch.records.store.write_text", stopped)
+    monkeypatch.setattr("upstream_patch.records.placing.write_text", stopped)
     with pytest.raises(stop):
         synthetic.write(synthetic.bench([]), attachments={"raw.csv": b"x"})
     assert [path for path in synthetic.root.path.rglob("*") if path.is_file()] == []

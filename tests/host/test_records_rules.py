@@ -138,7 +138,7 @@ def test_a_failed_write_leaves_nothing(synthetic: Any, monkeypatch: pytest.Monke
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("upstream_patch.records.store.write_text", full)
+    monkeypatch.setattr("upstream_patch.records.placing.write_text", full)
     with pytest.raises(UserError, match="No space left on device"):
         synthetic.write(synthetic.bench([]), attachments={"a.csv": b"1"})
     assert files(synthetic.root.path) == []

@@ -11,22 +11,6 @@ from upstream_patch.cli.options import EVIDENCE, Check, Evidence, Json, existing
 from upstream_patch.errors import UserError
 
 app = typer.Typer()
-records_app = typer.Typer(help="The evidence: what was measured, where, from which bytes.")
-app.add_typer(records_app, name="records")
-
-
-@records_app.command("verify")
-def records_verify(evidence: Evidence = EVIDENCE) -> None:
-    """Check every record and raw file: form, hashes, rules."""
-    from upstream_patch.records import store
-
-    findings = store.verify(existing(evidence))
-    for finding in findings:
-        print(finding)
-    if findings:
-        count = "1 fault" if len(findings) == 1 else f"{len(findings)} faults"
-        raise UserError(f"{count} in {evidence}; take the files back from git, or measure again")
-    print(f"{len(store.load_all(evidence))} records are as they were written")
 
 
 @app.command()

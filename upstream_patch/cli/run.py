@@ -108,15 +108,19 @@ def bench(
     suite: Suite = SUITE,
     evidence: Evidence = EVIDENCE,
     minutes: Annotated[float | None, typer.Option(min=0.1, help="Start no row after this; compiling is extra.")] = None,
+    out: Out = OUT,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Do not go on where a run stopped: measure every row.")
+    ] = False,
 ) -> None:
-    """Time stock against ours on this machine's CUDA GPU and record it."""
+    """Time stock against ours on this machine's CUDA GPU and record it. A run that was stopped is gone on with."""
     from upstream_patch.measure.graphs import one_graph_a_sample
     from upstream_patch.measure.suites import suite as known
     from upstream_patch.recording import record_bench
 
     known(suite)
     one_graph_a_sample()
-    stored = record_bench(command_line(), suite, evidence, _seconds(minutes))
+    stored = record_bench(command_line(), suite, evidence, _seconds(minutes), out, fresh)
     print(f"{stored.detail}: {stored.path}")
 
 

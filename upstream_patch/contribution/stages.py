@@ -125,7 +125,7 @@ def _wheel(context: Context) -> Stored:
 def _bench(context: Context) -> Stored:
     from upstream_patch.recording import record_bench
 
-    return record_bench(context.command, context.suite, context.evidence)
+    return record_bench(context.command, context.suite, context.evidence, out=context.out)
 
 
 def _profile(context: Context) -> Stored:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from rich.console import Console
@@ -17,11 +17,12 @@ from upstream_patch.machine import Machine
 from upstream_patch.measure import checked, graphs, inputs
 from upstream_patch.measure.conditions import conditions
 from upstream_patch.measure.host_cost import host_costs
+from upstream_patch.measure.journal import CannotKeep, Journal
 from upstream_patch.measure.mlx_device import MlxDevice
 from upstream_patch.measure.probe import ReadProbe, launch_floor, read_probe
 from upstream_patch.measure.report import table
 from upstream_patch.measure.steps import Progress, counter
-from upstream_patch.measure.suites import Spec, Suite, suite
+from upstream_patch.measure.suites import Spec, suite
 from upstream_patch.measure.timer import Timer, TimerError, Work, paired, plan_ops
 from upstream_patch.records import host_id
 from upstream_patch.records.rules import PROBE_FLOOR_GBPS
@@ -38,6 +39,41 @@ class SlowProbe(UserError):
 
 
 @dataclass(frozen=True)
+class Run:
+    """A run of a suite, whole or not."""
+
+    body: BenchBody
+    """Every row in it is complete; its notes name those that are missing."""
+    waiting: tuple[str, ...] = ()
+    """Rows that another run may measure: the time was over, or the run was stopped, before them."""
+    stopped: KeyboardInterrupt | CannotKeep | None = None
+    """What stopped it before its end."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A device that is ready to be timed, and what it can do at best."""
+
+    device: MlxDevice
+    timer: Timer
+    l2_bytes: int
+    probe: ReadProbe
+    floor_us: list[float]
+    notes: list[str]
+
+
+@dataclass
+class _Rows:
+    """What came out of a suite's rows."""
+
+    measured: dict[str, BenchRow] = field(default_factory=dict)
+    failed: list[TimerError] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    stopped: KeyboardInterrupt | CannotKeep | None = None
+
+
+@dataclass(frozen=True)
 class _Bench:
     """What every row of a run shares."""
 
@@ -48,6 +84,7 @@ class _Bench:
     tick: Callable[[], None]
     deadline: float
     """On ``time.monotonic``: no row starts after it."""
+    journal: Journal | None
 
 
 def run_suite(
@@ -57,18 +94,56 @@ def run_suite(
     machine: Machine | None = None,
     console: Console | None = None,
     limit_s: float = math.inf,
-) -> BenchBody:
+    journal: Journal | None = None,
+    stored: Collection[str] = (),
+) -> Run:
     """Measure every row of a suite on this machine's CUDA GPU; prints a table to ``console`` (stderr by default).
 
-    After ``limit_s`` seconds no further row starts; the notes name those that were not reached.
+    After ``limit_s`` seconds no further row starts; the notes name those that were not reached. Ctrl-C, or a
+    ``journal`` that a row cannot be written to, ends the run after the last complete row. ``stored``: rows that are not
+    measured, since a record of an earlier run in the same state holds them.
+
+    Raises KeyboardInterrupt when Ctrl-C comes before the first row.
 
     Raises UserError when the suite is unknown, MissingTool without a CUDA device, SlowProbe when the GPU reads memory
     more slowly than its kind must, WrongResult when a result is wrong, TimerError when the device cannot be timed.
     """
     chosen = suite(name)
     deadline = time.monotonic() + limit_s
+    opened = open_device(machine or prober.probe())
+    device, timer = opened.device, opened.timer
+    specs = [spec for spec in chosen.rows if spec.id not in stored]
+    tick = counter(progress, len(specs) * chosen.rounds)
+    bench = _Bench(device, timer, opened.l2_bytes, chosen.rounds, tick, deadline, journal)
+    opening = BenchBody(
+        suite=chosen.name,
+        probe_gbps=opened.probe.gbps,
+        probe_bytes=opened.probe.bytes,
+        launch_floor_us=opened.floor_us,
+        host_cost=host_costs(),
+        rows=[],
+        notes=[*opened.notes, f"{GRAPH_LIMITS}{graphs.described()}"],
+    )
+    if journal is not None:
+        journal.opening(opening)
+    done = _rows(bench, specs)
+    rows = [done.measured[spec.id] for spec in specs if spec.id in done.measured]
+    left_out = [*(f"left out: {one}" for one in done.failed), *done.late]
+    after = [*conditions("after"), *_environment(device, timer, len(rows)), *left_out]
+    body = opening.model_copy(update={"rows": rows, "notes": [*opening.notes, *after]})
+    console = console or Console(stderr=True)
+    console.print(table(body))
+    for line in left_out:
+        console.print(line, style="red", markup=False)
+    return Run(body, tuple(done.waiting), done.stopped)
+
+
+def open_device(machine: Machine) -> Opened:
+    """Calibrate the timer, probe the memory and measure the launch floor, as every run does first.
+
+    Raises MissingTool without a CUDA device, SlowProbe when it reads memory more slowly than its kind must.
+    """
     device = MlxDevice()
-    machine = machine or prober.probe()
     l2_bytes = inputs.last_level_cache(machine)
     notes = conditions("before")
     timer = Timer(device)
@@ -77,27 +152,15 @@ def run_suite(
     notes += [f"read probe {shape}: {gbps:.0f} GB/s" for shape, gbps in probe.tried.items()]
     floor = launch_floor(device, timer)
     timer.calibrate()  # again at full clocks: this one is subtracted
-
     timer.replanned = 0  # the floor is no row
+    return Opened(device, timer, l2_bytes, probe, floor, notes)
 
-    tick = counter(progress, len(chosen.rows) * chosen.rounds)
-    bench = _Bench(device, timer, l2_bytes, chosen.rounds, tick, deadline)
-    host_cost = host_costs()
-    rows, left_out = _rows(bench, chosen)
-    body = BenchBody(
-        suite=chosen.name,
-        probe_gbps=probe.gbps,
-        probe_bytes=probe.bytes,
-        launch_floor_us=floor,
-        host_cost=host_cost,
-        rows=rows,
-        notes=[*notes, *conditions("after"), *_environment(device, timer, len(rows)), *left_out],
-    )
-    console = console or Console(stderr=True)
-    console.print(table(body))
-    for line in left_out:
-        console.print(line, style="red", markup=False)
-    return body
+
+def measure_row(opened: Opened, spec: Spec, rounds: int, seed: int = 0) -> BenchRow:
+    """One checked row, with weights of its own. Raises WrongResult, or TimerError when it cannot be timed."""
+    bench = _Bench(opened.device, opened.timer, opened.l2_bytes, rounds, lambda: None, math.inf, None)
+    copies = inputs.cold_copies(spec.problem, opened.l2_bytes)
+    return _row(bench, spec, inputs.make_weights(spec.problem, copies, seed=1000 + seed), seed=seed)
 
 
 def normal_probe(device: MlxDevice, timer: Timer, machine: Machine) -> ReadProbe:
@@ -117,8 +180,8 @@ def normal_probe(device: MlxDevice, timer: Timer, machine: Machine) -> ReadProbe
     return probe
 
 
-def _rows(bench: _Bench, chosen: Suite) -> tuple[list[BenchRow], list[str]]:
-    """Rows in the suite's order, weights made once for neighbours that share them; and why others are left out.
+def _rows(bench: _Bench, specs: list[Spec]) -> _Rows:
+    """Each row, with weights made once for neighbours that share them; and why others are left out.
 
     A row that cannot be timed costs no other one its place. Raises TimerError when none can be, and UserError when the
     time is over before the first.
@@ -128,31 +191,46 @@ def _rows(bench: _Bench, chosen: Suite) -> tuple[list[BenchRow], list[str]]:
     def key(spec: Spec) -> str:
         return spec.problem.weights_id
 
-    measured: dict[str, BenchRow] = {}
-    failed: list[TimerError] = []
-    late: list[str] = []
-    for number, (_, specs) in enumerate(groupby(sorted(chosen.rows, key=key), key=key)):
-        group = list(specs)
-        if time.monotonic() > bench.deadline:
-            late += [f"not reached in time: {spec.id}" for spec in group]
-            continue
-        mx.clear_cache()
-        weights = inputs.make_weights(
-            group[0].problem, inputs.cold_copies(group[0].problem, bench.l2_bytes), seed=1000 + number
-        )
+    done = _Rows()
+    for number, (_, neighbours) in enumerate(groupby(sorted(specs, key=key), key=key)):
+        group = list(neighbours)
+        weights: inputs.Weights | None = None
         for spec in group:
-            if time.monotonic() > bench.deadline:
-                late.append(f"not reached in time: {spec.id}")
+            if done.stopped or time.monotonic() > bench.deadline:
+                done.late.append(f"{why(done.stopped) if done.stopped else 'not reached in time'}: {spec.id}")
+                done.waiting.append(spec.id)
                 continue
             try:
-                measured[spec.id] = _row(bench, spec, weights, seed=number)
+                if weights is None:
+                    mx.clear_cache()
+                    copies = inputs.cold_copies(spec.problem, bench.l2_bytes)
+                    weights = inputs.make_weights(spec.problem, copies, seed=1000 + number)
+                row = _row(bench, spec, weights, seed=number)
+                done.measured[spec.id] = row
+                if bench.journal is not None:
+                    bench.journal.row(row)
             except TimerError as error:
-                failed.append(error)
+                done.failed.append(error)
+            except (KeyboardInterrupt, CannotKeep) as error:
+                if not done.measured:
+                    raise
+                done.stopped = error
+                if spec.id not in done.measured:
+                    done.late.append(f"{why(error)}: {spec.id}")
+                    done.waiting.append(spec.id)
         del weights
-    if not measured:
-        raise failed[0] if failed else UserError("the time was over before the first row: give the bench more minutes")
-    left_out = [*(f"left out: {one}" for one in failed), *late]
-    return [measured[spec.id] for spec in chosen.rows if spec.id in measured], left_out
+    if not done.measured:
+        raise (
+            done.failed[0]
+            if done.failed
+            else UserError("the time was over before the first row: give the bench more minutes")
+        )
+    return done
+
+
+def why(stopped: KeyboardInterrupt | CannotKeep) -> str:
+    """How the note of a row begins that was not run."""
+    return f"not run, {str(stopped) or 'stopped by Ctrl-C'}"
 
 
 def _row(bench: _Bench, spec: Spec, weights: inputs.Weights, seed: int) -> BenchRow:
@@ -223,5 +301,4 @@ def _environment(device: MlxDevice, timer: Timer, rows: int) -> list[str]:
         f"device clock steps of {device.resolution_ns} ns, empty bracket {timer.bracket_us:.3f} us, "
         f"{timer.discarded} samples taken again because the host was slower than the hold",
         f"{timer.replanned} of {rows} rows needed another number of operations a sample than the first that was tried",
-        f"{GRAPH_LIMITS}{graphs.described()}",
     ]

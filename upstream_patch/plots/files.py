@@ -9,7 +9,7 @@ from pathlib import Path
 from upstream_patch.errors import StaleFact, UserError
 from upstream_patch.files import write_text
 from upstream_patch.plots import draw
-from upstream_patch.plots.figures import Figure, figures, hosts
+from upstream_patch.plots.gathered import Plot, hosts, plots
 from upstream_patch.records.facts import Fact
 
 FOLDER = "plots"
@@ -20,8 +20,8 @@ _DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 def write(evidence: Path, facts: Sequence[Fact]) -> list[Path]:
     """Draw every plot and return the paths; files of plots that there are no facts for any more are removed.
 
-    A host with a stale fact in a plot loses its plots, and StaleFact is raised when those of the others are drawn.
-    UserError where no host has a benchmark; MissingTool without matplotlib, before anything is changed.
+    A plot that needs a stale fact is removed, and StaleFact is raised when all others are drawn. UserError where no
+    host has anything to draw; MissingTool without matplotlib, before anything is changed.
     """
     wanted, stale = _wanted(facts)
     drawn = {name: draw.svg(figure) for name, figure in wanted.items()}
@@ -40,7 +40,7 @@ def write(evidence: Path, facts: Sequence[Fact]) -> list[Path]:
 def differences(evidence: Path, facts: Sequence[Fact]) -> list[str]:
     """How the files differ from what ``write`` would leave, by the facts they carry; empty when they do not.
 
-    Where a fact is stale, no plot of its host may be there. Needs no matplotlib.
+    A plot that needs a stale fact may not be there. Needs no matplotlib.
     """
     wanted, stale = _wanted(facts)
     there = {path.name: path for path in _there(evidence)}
@@ -71,14 +71,13 @@ def _as_drawn(svg: str) -> bool:
     return bool(mark) and last == f"{draw.drawing_hash(drawing)} -->\n"
 
 
-def _wanted(facts: Sequence[Fact]) -> tuple[dict[str, Figure], list[StaleFact]]:
-    wanted: dict[str, Figure] = {}
+def _wanted(facts: Sequence[Fact]) -> tuple[dict[str, Plot], list[StaleFact]]:
+    wanted: dict[str, Plot] = {}
     stale: list[StaleFact] = []
     for host in hosts(facts):
-        try:
-            wanted |= {figure.file_name: figure for figure in figures(facts, host)}
-        except StaleFact as error:
-            stale.append(error)
+        drawn, outdated = plots(facts, host)
+        wanted |= {plot.file_name: plot for plot in drawn.values()}
+        stale += outdated.values()
     return wanted, stale
 
 

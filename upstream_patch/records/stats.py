@@ -69,6 +69,23 @@ def geometric_mean_ratios(pairs: Sequence[tuple[Sequence[float], Sequence[float]
     return [found[index] for index in range(len(pairs))]
 
 
+def unpaired_ratios(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Interval]:
+    """For each pair (first, second) of two runs, the ratio of their geometric means, both sides resampled apart.
+
+    Raises ValueError when a list holds fewer than two samples, or one that is not positive.
+    """
+    found = []
+    for first, second in pairs:
+        if min(len(first), len(second)) < 2 or min(*first, *second) <= 0:
+            raise ValueError("needs two or more positive samples a side")
+        sides = [np.log(np.asarray(times, dtype=np.float64)) for times in (first, second)]
+        rng = np.random.default_rng(SEED)
+        drawn = [side[rng.integers(0, len(side), (RESAMPLES, len(side)))].mean(axis=1) for side in sides]
+        low, high = np.percentile(drawn[0] - drawn[1], [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)])
+        found.append(Interval(*(math.exp(one) for one in (sides[0].mean() - sides[1].mean(), low, high))))
+    return found
+
+
 def verdict(ratio: Interval, noise: Interval, samples: int) -> Judgement:
     """What ``ratio`` (stock/ours) says, given ``noise``: the same statistic of stock against stock again.
 

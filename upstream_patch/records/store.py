@@ -6,8 +6,6 @@ Layout: ``<root>/records/<host>/<record id>.json`` and ``<root>/raw/<record id>/
 from __future__ import annotations
 
 import hashlib
-import shutil
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,9 +15,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from upstream_patch.errors import UserError
-from upstream_patch.files import write_text
 from upstream_patch.machine import Machine
 from upstream_patch.records import canonical, rules, scrub
+from upstream_patch.records.placing import finish, place
 from upstream_patch.records.provenance import TEST_HOST, require_commit
 from upstream_patch.records.schema import SCHEMA_VERSION, Body, KernelIdentity, Record
 
@@ -124,13 +122,16 @@ def write(
     shown = f"{base.name}/records/{host}/{identifier}.json"
     record = _validated(tree, shown)
     broken = list(rules.violations(record))
-    committed = list(_readable(root, host))
+    committed = list(readable(root, host))
     broken += [one for rule in (rules.slow_probe, rules.part_of_matrix) if (one := rule(record, committed))]
     if broken:
         raise RecordError([Finding(shown, field, message) for field, message in broken])
-    path = base / "records" / host / f"{identifier}.json"
-    _store(path, canonical.dumps(tree), base / "raw" / identifier, raw)
-    return path
+    return place(base, identifier, canonical.dumps(tree), raw)
+
+
+def put_in_place(root: Root = EVIDENCE) -> list[Path]:
+    """The records that a killed writer had finished but not moved to their place; the next ``write`` does it, too."""
+    return finish(_base(root))
 
 
 def load_all(root: Root = EVIDENCE) -> list[LoadedRecord]:
@@ -142,6 +143,23 @@ def load_all(root: Root = EVIDENCE) -> list[LoadedRecord]:
             raise RecordError(findings)
         loaded.append(record)
     return sorted(loaded, key=lambda item: (item.record.created, item.record.id))
+
+
+def find(name: str, root: Root = EVIDENCE) -> LoadedRecord:
+    """The record of that id, of an id that begins or ends so, or in that file, which may lie in another root.
+
+    Raises UserError where there is none, or more than one.
+    """
+    file = Path(name)
+    if file.suffix == ".json" and file.is_file() and isinstance(root, Path):
+        root, name = file.resolve().parents[2], file.stem
+    loaded = load_all(root)
+    exact = [one for one in loaded if one.record.id == name]
+    fits = exact or [one for one in loaded if one.record.id.startswith(name) or one.record.id.endswith(name)]
+    if len(fits) != 1:
+        some = ", ".join(one.record.id for one in fits[:3]) or "there is none"
+        raise UserError(f"no one record is {name!r} ({some}): name one of {_base(root)}/records by its whole id")
+    return fits[0]
 
 
 def verify(root: Root = EVIDENCE) -> list[Finding]:
@@ -232,7 +250,7 @@ def _leaks(file: Path, base: Path) -> Iterator[Path]:
             yield raw
 
 
-def _readable(root: Root, host: str) -> Iterator[Record]:
+def readable(root: Root, host: str) -> Iterator[Record]:
     """A host's records, without the damaged ones: those are for verify, and must not cost a run its result."""
     base = _base(root)
     for file in sorted((base / "records" / host).glob("*.json")):
@@ -265,34 +283,6 @@ def _refuse_host(host: str, root: Root, shown: str) -> None:
             else "has no place in a synthetic root"
         )
         raise RecordError([Finding(shown, "host", f"{host!r} {what}")])
-
-
-def _store(path: Path, text: str, folder: Path, raw: dict[str, bytes]) -> None:
-    """Raw files first, the record last: a crash can leave raw data (verify reports it), no record without its data.
-
-    What is raised on the way, Ctrl-C too, takes what this call made with it, and nothing of another writer's.
-    """
-    if path.exists():
-        raise UserError(f"{path} exists already, records are never overwritten")
-    moved = False
-    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
-    try:
-        if raw:
-            partial.mkdir(parents=True)
-            for name, data in raw.items():
-                (partial / name).write_bytes(data)
-            if folder.exists():  # an empty one would be replaced
-                raise UserError(f"{folder} exists already, raw files are never overwritten")
-            partial.replace(folder)
-            moved = True
-        write_text(path, text)
-    except BaseException as error:
-        if moved and not path.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise UserError(f"cannot store {path}: {error.strerror or error}") from None
-        raise
 
 
 def _base(root: Root) -> Path:

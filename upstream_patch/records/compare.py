@@ -1,0 +1,156 @@
+"""Two records of one kind beside each other: what differs between the runs, and each value they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from upstream_patch.errors import UserError
+from upstream_patch.records import facts, stats
+from upstream_patch.records.schema import BenchBody, BenchRow, PeerBody, PeerRow, Record
+from upstream_patch.records.stats import Interval, Judgement
+from upstream_patch.records.store import LoadedRecord
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One value in both records. ``ratio`` is first / second: of times, above 1 the second is faster."""
+
+    name: str
+    first: float
+    second: float
+    unit: str
+    ratio: float
+    interval: Interval | None = None
+    """None where a record holds one value, not samples."""
+    judgement: Judgement | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    kind: str
+    differs: tuple[tuple[str, str, str], ...]
+    """(what, in the first, in the second)"""
+    same: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+    control: str
+    """What stands between the two runs besides what was meant to change, in words."""
+
+
+def compare(first: LoadedRecord, second: LoadedRecord) -> Comparison:
+    """Raises UserError where the two are of different kinds, or of two vendors' cards."""
+    one, other = first.record, second.record
+    if one.body.kind != other.body.kind:
+        raise UserError(
+            f"{one.id} is a record of kind {one.body.kind}, {other.id} of {other.body.kind}: two of one kind compare"
+        )
+    vendors = {record.machine.gpu.vendor.lower() for record in (one, other) if record.machine.gpu}
+    if len(vendors) > 1:
+        raise UserError(
+            f"{one.id} and {other.id} are of cards of {' and '.join(sorted(vendors))}, whose numbers never share a "
+            "table: compare records of one vendor's cards"
+        )
+    about = [(what, a, b) for (what, a), (_, b) in zip(_about(one), _about(other), strict=True)]
+    pairs, control = _timed(one, other) if isinstance(one.body, BenchBody | PeerBody) else (_values(first, second), "")
+    names = [{pair[0] for pair in _named(loaded)} for loaded in (first, second)]
+    return Comparison(
+        kind=one.body.kind,
+        differs=tuple(row for row in about if row[1] != row[2]),
+        same=tuple(f"{what} {a}" for what, a, b in about if a == b),
+        pairs=tuple(pairs),
+        only_first=tuple(sorted(names[0] - names[1])),
+        only_second=tuple(sorted(names[1] - names[0])),
+        control=control,
+    )
+
+
+def _about(record: Record) -> Iterator[tuple[str, str]]:
+    """Always the same names, in the same order."""
+    gpu = record.machine.gpu
+    yield "host", record.host
+    yield "GPU", gpu.name if gpu else "none"
+    yield "driver", (gpu and gpu.driver) or "unknown"
+    yield "system", record.machine.os
+    for name in ("mlx", "nvidia-cuda-runtime", "commit"):
+        yield name, record.versions.get(name, "unknown")
+    yield "kernel", record.kernel.hash[:12] if record.kernel else "none"
+    yield "command", record.command
+    body = record.body
+    if isinstance(body, BenchBody):
+        yield "MLX's graph limits", body.graph_limits or "unknown"
+        yield "read probe", f"{median(body.probe_gbps):,.0f} GB/s"
+
+
+def _rows(body: BenchBody | PeerBody) -> dict[str, BenchRow | PeerRow]:
+    return {row.fact_stem if isinstance(row, BenchRow) else row.problem.id: row for row in body.rows}
+
+
+def _other(row: BenchRow | PeerRow) -> list[float]:
+    return row.stock_us if isinstance(row, BenchRow) else row.peer_us
+
+
+def _timed(one: Record, other: Record) -> tuple[list[Pair], str]:
+    """Ours, and what it was timed beside, of each row that both have.
+
+    Rounds of two runs are not paired, so both sides are resampled apart. What differs between the runs shows in the
+    other arm, whose code is the same while its version is: its ratio counts as noise of ours.
+    """
+    assert isinstance(one.body, BenchBody | PeerBody) and isinstance(other.body, BenchBody | PeerBody)
+    ours, theirs = _rows(one.body), _rows(other.body)
+    arm = "stock" if isinstance(one.body, BenchBody) else "peer"
+    control = _version(one) == _version(other) and one.host == other.host
+    both = [(name, ours[name], theirs[name]) for name in ours if name in theirs]
+    drift = stats.unpaired_ratios([(_other(a), _other(b)) for _, a, b in both])
+    change = stats.unpaired_ratios([(a.ours_us, b.ours_us) for _, a, b in both])
+    noise = [stats.geometric_mean_ratios([(_other(row), row.aa_us) for row in pair[1:]]) for pair in both]
+    pairs = []
+    for (name, a, b), moved, changed, within in zip(both, drift, change, noise, strict=True):
+        samples = min(len(a.ours_us), len(b.ours_us))
+        widest = _widest([*within, moved] if control else within)
+        for label, x, y, ratio, against in (
+            (arm, _other(a), _other(b), moved, _widest(within)),
+            ("ours", a.ours_us, b.ours_us, changed, widest),
+        ):
+            judgement = stats.verdict(ratio, against, samples)
+            pairs.append(Pair(f"{name} {label}", median(x), median(y), "us", ratio.value, ratio, judgement))
+    said = (
+        f"{arm} is the same code on the same host in both runs: what moves it is no merit of ours, and counts as noise"
+        if control
+        else f"{arm} is not the same in both runs, so nothing tells a change of ours from one of the machine"
+    )
+    return pairs, said
+
+
+def _version(record: Record) -> str:
+    """Of what ours is timed beside."""
+    if isinstance(record.body, PeerBody):
+        return f"{record.body.peer} {record.body.peer_version}"
+    return record.versions.get("mlx", "unknown")
+
+
+def _widest(intervals: Sequence[Interval]) -> Interval:
+    return Interval(1.0, min(one.low for one in intervals), max(one.high for one in intervals))
+
+
+def _named(loaded: LoadedRecord) -> Iterator[tuple[str, float, str]]:
+    """Every value of a record, by an id without the host, so that two hosts' meet; (name, value, unit)."""
+    body = loaded.record.body
+    if isinstance(body, BenchBody | PeerBody):
+        yield from ((name, 0.0, "") for name in _rows(body))
+        return
+    for fact in facts.derive([loaded]):
+        if not isinstance(fact.value, str) and not fact.id.startswith("record."):
+            yield fact.id.replace(f".{loaded.record.host}.", ".", 1), fact.value, fact.unit
+
+
+def _values(first: LoadedRecord, second: LoadedRecord) -> list[Pair]:
+    """Values that are one number each, so that no interval can be given."""
+    theirs = {name: value for name, value, _ in _named(second)}
+    return [
+        Pair(name, value, theirs[name], unit, value / theirs[name] if theirs[name] else float("nan"))
+        for name, value, unit in _named(first)
+        if name in theirs
+    ]
