@@ -26,7 +26,7 @@ PINS = ("--constraint", "constraints.txt")
 # MLX's CUDA wheel wants an NVIDIA driver; everywhere else the CPU wheel (on macOS: the Metal one) does.
 MLX = "cuda" if sys.platform == "linux" and shutil.which("nvidia-smi") else "cpu"
 EXTRAS = (MLX, "compile", "simulate")
-TESTED = (*EXTRAS, "plots")
+TESTED = (*EXTRAS, "plots", "github")
 nox.options.envdir = f".nox/{MLX}"  # the two wheels install the same files, so each has its own environments
 
 
@@ -107,8 +107,8 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy --strict."""
-    # With MLX and matplotlib, whose stubs are part of their wheels.
-    install(session, extras=(MLX, "plots"), group="types")
+    # With MLX, matplotlib and githubkit, whose stubs are part of their wheels.
+    install(session, extras=(MLX, "plots", "github"), group="types")
     session.run(python(session), "-m", "mypy", *session.posargs)
 
 

@@ -103,6 +103,15 @@ def _missing_plots() -> str | None:
     return None
 
 
+def _missing_contract() -> str | None:
+    try:
+        import githubkit  # noqa: F401
+        import openapi_core  # noqa: F401
+    except ImportError as error:
+        return f"no contract tests: {error}"
+    return None
+
+
 NEEDS = {
     "needs_cuda": _missing_cuda,
     "needs_compile": _missing_nvrtc,
@@ -110,6 +119,7 @@ NEEDS = {
     "needs_simulator": _missing_cxx,
     "needs_metal_front": _missing_metal_front,
     "needs_plots": _missing_plots,
+    "needs_contract": _missing_contract,
 }
 
 
