@@ -99,12 +99,19 @@ class FakeGitHub:
         self.broken: list[str] = []
         """Requests and answers that GitHub's description does not allow."""
         self.log: list[str] = []
+        self.last_write = 0.0
         self._late: list[tuple[float, str, Stored]] = []
 
-    def handle(self, method: str, target: str, body: bytes) -> Answer:
+    def settle(self) -> None:
+        """Store what is due."""
         for due, name, stored in [late for late in self._late if late[0] <= self.clock.now()]:
             self._late.remove((due, name, stored))
             self._store(name, stored)
+
+    def handle(self, method: str, target: str, body: bytes) -> Answer:
+        self.settle()
+        if method == "POST":
+            self.last_write = self.clock.now()
         if fault := request_fault(method, target, body):
             self.broken.append(f"{method} {target}: {fault}")
             return Answer(400, {"message": fault})
