@@ -1,7 +1,7 @@
 """What other rooms hand to the gates, as small typed files under ``<work>/inputs``.
 
-The series room writes ``series.json`` and ``upstream.json``, filing writes ``duplicates_<draft>.json`` and ``filed.json``. A
-file that is missing leaves its gate red; one of another form is an error with the way out.
+The series room writes ``series.json`` and ``upstream.json``, filing writes ``duplicates_<draft>.json`` and
+``filed.json``. A file that is missing leaves its gate red; one of another form is an error with the way out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SuiteRun(Input):
 
 
 class Cell(Input):
-    """A problem whose route the series does not change, timed on both builds."""
+    """A problem timed on both builds; the verdict is ``records.stats``'."""
 
     problem: str
     base_us: Annotated[float, Field(gt=0)]
@@ -58,6 +58,8 @@ class SeriesProof(Input):
     base: SuiteRun
     """The base with the new tests and without the rest of the series."""
     patched: SuiteRun
+    affected: tuple[Cell, ...]
+    """Problems whose route the series changes, timed on both builds."""
     unaffected: tuple[Cell, ...]
     formatting: Formatting
 

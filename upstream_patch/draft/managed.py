@@ -65,6 +65,11 @@ def strip(text: str) -> str:
     return _BLOCK.sub("", text)
 
 
+def spans(text: str) -> list[tuple[str, int, int]]:
+    """Name, start and end of every block."""
+    return [(match["name"], match.start(), match.end()) for match in _BLOCK.finditer(text)]
+
+
 def _with_ends(block: str, old: re.Match[str]) -> str:
     if _plain(old.group()) == block:
         return old.group()
