@@ -8,7 +8,7 @@ from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
-from upstream_patch.draft import tables
+from upstream_patch.draft import inputs, tables
 from upstream_patch.draft.inputs import Filed, SeriesProof
 from upstream_patch.draft.tables import NO_RECORD, Sheet
 from upstream_patch.problem import Problem
@@ -30,7 +30,7 @@ class Given:
     """In the order of the tables; those without facts are listed as not run."""
     series: SeriesProof | None = None
     filed: Filed = field(default_factory=Filed)
-    device: str = "gb10"
+    device: str = inputs.Named().host
     """The host that a text about one machine names."""
 
     @cached_property
@@ -148,11 +148,11 @@ def _device(given: Given) -> str:
     for m in _DEVICE_ROWS:
         stem = f"small_m.{host}.{Problem(m=m, n=14336, k=4096).id}"
         matmul.append([str(m), *(cell(f"{stem}.{arm}_us", ".1f") for arm in ("stock", "ours"))])
-    about = f"record.{sheet.run_of(f'{stem}.stock_us')}"
+    runs = dict.fromkeys(f"record.{sheet.run_of(fact_id)}" for fact_id in sheet.ids(f"small_m.{host}."))
+    machine = [f"{sheet.cell(f'{run}.gpu')}, MLX {sheet.cell(f'{run}.mlx')}, {run.replace('.', ' ')}" for run in runs]
     return "\n\n".join(
         [
-            f"{cell(f'{about}.gpu', '')}, MLX {cell(f'{about}.mlx', '')}, record "
-            f"{sheet.run_of(f'{stem}.stock_us').replace(NO_RECORD, MISSING)}",
+            "; ".join(machine) or f"{MISSING} of {host}",
             tables.markdown(["clients B", "stock, tok/s", "ours, tok/s"], decode),
             tables.markdown(["rows M (4096 x 14336, 4-bit)", "stock, us", "ours, us"], matmul),
         ]

@@ -38,7 +38,7 @@ class Document:
         tests do).
         """
         path = work / self.file
-        fresh = self.render(facts, hosts, work, device)
+        fresh = self.render(facts, hosts, work)
         if path.exists():
             fresh = managed.merge(managed.read(path), fresh, str(path))
         write_text(path, fresh)
@@ -49,10 +49,9 @@ class Document:
         facts: Sequence[Fact],
         hosts: Sequence[str] = CUDA_HOSTS,
         work: Path | None = None,
-        device: str = "gb10",
     ) -> str:
         """The draft as it is before a person touched it. ``work`` has the inputs of other rooms."""
-        given = _given(facts, hosts, work, device)
+        given = _given(facts, hosts, work)
         filled = {name: managed.block(name, make(given)) for name, make in blocks.BLOCKS.items() if name in self.blocks}
         environment = Environment(
             loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -94,7 +93,7 @@ DOCS = Document("docs", "docs_continuous_batching.md", ("device",), ("note",))
 DOCUMENTS: Mapping[str, Document] = {document.name: document for document in (ISSUE, PR, LINK_BACK, DOCS)}
 
 
-def _given(facts: Sequence[Fact], hosts: Sequence[str], work: Path | None, device: str) -> Given:
+def _given(facts: Sequence[Fact], hosts: Sequence[str], work: Path | None) -> Given:
     if TEST_HOST not in hosts and any(fact.host == TEST_HOST for fact in facts):
         raise UserError("facts of host 'test' come from synthetic records, no draft may hold them")
     nvidia = dict.fromkeys(fact.host for fact in facts if _names_nvidia(fact))
@@ -103,7 +102,7 @@ def _given(facts: Sequence[Fact], hosts: Sequence[str], work: Path | None, devic
         hosts=[*hosts, *(host for host in nvidia if host not in hosts)],
         series=inputs.read(work, "series", inputs.SeriesProof) if work else None,
         filed=(inputs.read(work, "filed", inputs.Filed) if work else None) or inputs.Filed(),
-        device=device,
+        device=((inputs.read(work, "device", inputs.Named) if work else None) or inputs.Named()).host,
     )
 
 

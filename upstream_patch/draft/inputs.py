@@ -1,7 +1,8 @@
 """What other rooms hand to the gates, as small typed files under ``<work>/inputs``.
 
 The series room writes ``series.json`` and ``upstream.json``, filing writes ``duplicates_<draft>.json`` and
-``filed.json``. A file that is missing leaves its gate red; one of another form is an error with the way out.
+``filed.json``, ``draft docs`` writes ``device.json``. A file that is missing leaves its gate red; one of another form is
+an error with the way out.
 """
 
 from __future__ import annotations
@@ -111,6 +112,12 @@ class Filed(Input):
 
     issue: Link | None = None
     pr: Link | None = None
+
+
+class Named(Input):
+    """``device.json``: the machine that the doc's note is about."""
+
+    host: str = "gb10"
 
 
 _Kind = TypeVar("_Kind", bound=Input)
