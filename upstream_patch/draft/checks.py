@@ -94,8 +94,18 @@ def _holes(look: Look) -> Finding:
     found = [hole for hole in look.document.open_holes(look.file) if hole.id != "disclosure"]
     if not found:
         return Finding(True, "every hole holds a person's words")
-    first = "; ".join(f"line {hole.line}: {hole.id}: {hole.hint}" for hole in found[:2])
-    return Finding(False, f"{len(found)} open, first {first}", f"write them in {look.file}")
+    words = [hole for hole in found if hole.id in look.document.required]
+    records = [hole for hole in found if hole.id not in look.document.required]
+    why, fix = [], []
+    if words:
+        why.append(", ".join(f"{hole.id} (line {hole.line})" for hole in words))
+        fix.append(f"write them in {look.file}")
+    if records:
+        why.append(
+            f"{len(records)} in tables wait for a record or a filing, first line {records[0].line}: {records[0].hint}"
+        )
+        fix.append(f"make it, then {look.again}")
+    return Finding(False, f"open: {'; '.join(why)}", "; ".join(fix))
 
 
 def _disclosure(look: Look) -> Finding:

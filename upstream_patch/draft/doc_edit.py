@@ -1,8 +1,8 @@
 """The one edit of a downstream doc: its CUDA caveat gives way to a managed note, and every other byte stays.
 
 The doc is lablup/mlxcel's ``docs/CONTINUOUS_BATCHING.md``. Its caveat is found by structure, not by wording: the block
-quote that begins ``Backend note (CUDA`` under the heading about serving defaults. Below it a sentence may still say that
-a CUDA measurement is pending; it goes with the caveat.
+quote that begins ``Backend note (CUDA`` under the heading about serving defaults. Below it a sentence may still say
+that a CUDA measurement is pending; it goes with the caveat.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def _top(doc: str) -> list[_Block]:
     return [
         _Block(
             token.type.removesuffix("_open"),
-            *token.map,
+            token.map[0],
+            token.map[1],
             _words(tokens, index),
             int(token.tag[1:]) if token.type == "heading_open" else 0,
         )
@@ -143,8 +144,8 @@ def _caveat(section: Sequence[_Block], lines: Sequence[str]) -> tuple[int, int]:
         )
     if not managed.intact("".join(lines[first:last])):
         raise UserError(
-            f"line {first + 1}: the note was edited by hand since: move your words out of it and restore it, or take its "
-            "markers away"
+            f"line {first + 1}: the note was edited by hand since: move your words out of it and restore it, "
+            "or take its markers away"
         )
     return first, last
 
@@ -178,7 +179,6 @@ def _pending(section: Sequence[_Block], lines: Sequence[str], first: int, last: 
 
 def _ended(block: str, old: Sequence[str]) -> str:
     """``block`` with the line ends of the lines that it replaces, the last of which may have none."""
-    end = re.search(r"[\r\n]+\Z", old[0])
-    text = block.replace("\n", end.group() if end else "\n")
+    text = block.replace("\n", "\r\n") if old[0].endswith("\r\n") else block
     final = re.search(r"[\r\n]+\Z", old[-1])
     return text + (final.group() if final else "")

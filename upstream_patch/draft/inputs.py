@@ -1,8 +1,8 @@
 """What other rooms hand to the gates, as small typed files under ``<work>/inputs``.
 
-The series room writes ``series.json`` and ``upstream.json``, filing writes ``duplicates_<draft>.json`` and
-``filed.json``, ``draft docs`` writes ``device.json``. A file that is missing leaves its gate red; one of another form is
-an error with the way out.
+The series room writes ``series.json`` and ``upstream.json``, filing ``duplicates_<draft>.json`` and ``filed.json``,
+``draft docs`` writes ``device.json``. A file that is missing leaves its gate red; one of another form is an error with
+the way out.
 """
 
 from __future__ import annotations
