@@ -148,8 +148,7 @@ def test_without_a_gpu_it_ends_with_the_draft_and_says_what_was_not_run(
     assert (context.out / "drafts" / "issue_cuda_small_m.md").is_file()
     summary = text.partition("summary ─")[2]
     outcomes = {
-        line[: len("records verify")].strip(): line[len("records verify") :].strip()
-        for line in summary.splitlines()
+        line[: len("records verify")].strip(): line[len("records verify") :].strip() for line in summary.splitlines()
     }
     assert outcomes["doctor"].startswith("ran here")
     assert outcomes["build"].startswith("ran here")

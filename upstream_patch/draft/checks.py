@@ -79,15 +79,16 @@ class Look:
 
 def _drafted(look: Look) -> Finding:
     """Its blocks are those that would be written today."""
+    fresh = ""
     try:
-        fresh = managed.merge(look.text, look.document.render(look.facts, look.hosts, look.work), str(look.file))
+        fresh = look.document.render(look.facts, look.hosts, look.work)
+        merged = managed.merge(look.text, fresh, str(look.file))
     except UserError as error:
-        return Finding(False, str(error), look.again, (look.seen_facts,))
-    if fresh != look.text:
-        return Finding(
-            False, "records, or what was filed, changed since it was drafted", look.again, (look.seen_facts,)
-        )
-    return Finding(True, "its tables are today's facts", seen=(look.seen_facts,))
+        return Finding(False, str(error), look.again, (fresh,))
+    if merged != look.text:
+        why = "records, or what was filed or built, changed since it was drafted"
+        return Finding(False, why, look.again, (fresh,))
+    return Finding(True, "its tables are today's facts", seen=(fresh,))
 
 
 def _holes(look: Look) -> Finding:

@@ -49,8 +49,8 @@ def check(text: str, facts: Sequence[Fact]) -> list[Remark]:
     facts of another device than the sentence names, devices without a record, superlatives beside no fact.
 
     A sentence that names M, or K x N, is checked against facts of those problems only. ``<!-- fact ID -->`` in a
-    sentence narrows it to that fact, ``<!-- fact ID / ID -->`` to the quotient of two. Code is not read: quoted output
-    is not the person's claim. A size that some problem of the facts has needs no unit.
+    sentence narrows its numbers of that unit to that fact, ``<!-- fact ID / ID -->`` to the quotient of two. Code is
+    not read: quoted output is not the person's claim. A size that some problem of the facts has needs no unit.
     """
     known = {fact.id: fact for fact in facts}
     devices = _devices(facts)
@@ -66,15 +66,13 @@ def _about(
 ) -> Iterator[Remark]:
     hosts = {devices.get(name, name.lower().replace(" ", "")): name for name in sentence.devices}
     matched = 0
-    if sentence.pins:
-        readings, missing = _pinned(sentence, known)
-        yield from (Remark(sentence.line, name, "is pinned and is no fact", "") for name in missing)
-    else:
-        readings = [one for fact in facts for one in _readings(fact, sentence) if _fits(one, sentence)]
+    pinned, missing = _pinned(sentence, known)
+    yield from (Remark(sentence.line, name, "is pinned and is no fact", "") for name in missing)
+    readings = [one for fact in facts for one in _readings(fact, sentence) if _fits(one, sentence)]
     for claim in sentence.claims:
         if not claim.unit and any(size in sizes for size in range(int(claim.low + 0.5), int(claim.high + 0.5))):
             continue
-        remark = _judge(claim, readings, hosts)
+        remark = _judge(claim, [one for one in pinned if one.unit == claim.unit] or readings, hosts)
         if remark is None:
             matched += 1
         else:

@@ -19,27 +19,27 @@ from upstream_patch.records.store import Root
 
 CODES = {
     "drafted": 20,
-    "holes": 21,
-    "disclosure": 22,
-    "claims": 23,
-    "benchmarks": 24,
-    "tests": 25,
-    "unaffected": 26,
-    "formatting": 27,
-    "duplicates": 28,
-    "rules": 29,
+    "benchmarks": 21,
+    "tests": 22,
+    "unaffected": 23,
+    "formatting": 24,
+    "base": 25,
+    "holes": 26,
+    "disclosure": 27,
+    "claims": 28,
+    "mentions": 29,
     "size": 30,
-    "mentions": 31,
-    "base": 32,
+    "duplicates": 31,
+    "rules": 32,
 }
-"""Gate -> exit code of a verb that it stops."""
+"""Gate -> exit code of a verb that it stops; in the order in which they are shown: evidence, words, upstream."""
 FOR = {
-    "issue": ("drafted", "holes", "disclosure", "claims", "benchmarks", "duplicates", "rules", "size", "mentions"),
+    "issue": ("drafted", "benchmarks", "holes", "disclosure", "claims", "mentions", "size", "duplicates", "rules"),
     "pr": tuple(CODES),
-    "link-back": ("drafted", "holes", "claims", "size", "mentions"),
+    "link-back": ("drafted", "holes", "claims", "mentions", "size"),
     "docs": ("drafted", "holes", "claims"),
 }
-"""Draft -> its gates, in the order in which they are shown."""
+"""Draft -> its gates."""
 
 
 class Outcome(StrEnum):
