@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from upstream_patch.draft import prose
 from upstream_patch.draft.prose import Claim, Sentence
@@ -68,7 +69,9 @@ def _about(
     matched = 0
     pinned, missing = _pinned(sentence, known)
     yield from (Remark(sentence.line, name, "is pinned and is no fact", "") for name in missing)
-    readings = [one for fact in facts for one in _readings(fact, sentence) if _fits(one, sentence)]
+    readings = (
+        [one for fact in facts for one in _readings(fact, sentence) if _fits(one, sentence)] if sentence.claims else []
+    )
     for claim in sentence.claims:
         if not claim.unit and any(size in sizes for size in range(int(claim.low + 0.5), int(claim.high + 0.5))):
             continue
@@ -162,6 +165,7 @@ def _fits(one: _Known, sentence: Sentence) -> bool:
     return not sentence.shapes or (problem.k, problem.n) in sentence.shapes
 
 
+@cache
 def _problem(fact_id: str) -> Problem | None:
     """Of a fact's id, whatever protocol, arm and value it is of."""
     parts = fact_id.split(".")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -131,7 +132,8 @@ class Rehearsal:
         return gates.ready(name, self.work, self.evidence, NOW)
 
 
-KNOWN: dict[tuple[str, ...], list[facts.Fact]] = {}
+LOADED: dict[tuple[str, ...], list[store.LoadedRecord]] = {}
+DERIVED: dict[tuple[str, ...], list[facts.Fact]] = {}
 
 
 @pytest.fixture
@@ -145,22 +147,29 @@ def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         rows = [synthetic.bench_row(m, n) for m in (1, 2, 4, 7, 8, 16) for n in (4096, 14336)]
         synthetic.write(synthetic.bench(rows, probe=4400.0), 2 * age, **given)
         synthetic.write(synthetic.ncu(), 2 * age + 1, **given)
-    derive = facts.derive
+    load, derive = store.load_all, facts.derive
 
-    def with_decode(records: Any) -> list[facts.Fact]:
-        """With what a record of decode would give, which nothing writes yet. Once for all tests of the same records."""
+    def load_once(root: Path) -> list[store.LoadedRecord]:
+        """Once for all tests of the same records: a record's name holds the hash of its content."""
+        names = tuple(sorted(path.name for path in (root / "records").rglob("*.json")))
+        if names not in LOADED:
+            LOADED[names] = load(root)
+        return LOADED[names]
+
+    def with_decode(records: Sequence[store.LoadedRecord]) -> list[facts.Fact]:
+        """With what a record of decode would give, which nothing writes yet."""
         key = tuple(loaded.sha256 for loaded in records)
-        if key not in KNOWN:
+        if key not in DERIVED:
             found = derive(records)
             like = next(fact for fact in found if fact.host == "gb10" and not fact.stale)
-            tok_s = {"stock": lambda batch: 40.5, "ours": lambda batch: 30.5 + 10 * batch}
-            KNOWN[key] = found + [
-                replace(like, id=f"decode.gb10.llama-3.1-8b.B{batch}.{arm}_tok_s", unit="tok/s", value=value(batch))
+            DERIVED[key] = found + [
+                replace(like, id=f"decode.gb10.llama-3.1-8b.B{batch}.{arm}_tok_s", unit="tok/s", value=value)
                 for batch in (1, 2, 4, 8)
-                for arm, value in tok_s.items()
+                for arm, value in (("stock", 40.5), ("ours", 30.5 + 10 * batch))
             ]
-        return KNOWN[key]
+        return DERIVED[key]
 
+    monkeypatch.setattr(store, "load_all", load_once)
     monkeypatch.setattr(facts, "derive", with_decode)
     words = json.loads((Path(__file__).parent / "data" / "person_words.json").read_text())
     return Rehearsal(tmp_path / "out" / "drafts", evidence, words)

@@ -61,7 +61,10 @@ def series(**changes: Any) -> Break:
 
 
 def upstream(**changes: Any) -> Break:
-    return lambda here: inputs.write(here.work, "upstream", here.upstream(**changes)) and None
+    def breaks(here: Any) -> None:
+        inputs.write(here.work, "upstream", here.upstream(**changes))
+
+    return breaks
 
 
 def lost(name: str) -> Break:
