@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from upstream_patch.cli import draft, pages, run
+from upstream_patch.cli import draft, gates, pages, run
 from upstream_patch.errors import UserError
 
 app = typer.Typer(
@@ -16,9 +16,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _verbs in (run.app, pages.app):
+for _verbs in (run.app, pages.app, gates.app):
     app.add_typer(_verbs)
 app.add_typer(draft.app, name="draft")
+app.add_typer(gates.rules_app, name="rules")
 
 
 def main() -> None:

@@ -11,7 +11,9 @@ from upstream_patch.draft import managed
 TODO = "TODO(person)"
 _HOLE = re.compile(r"<!-- HOLE (?P<id>[a-z_]+): (?P<hint>.*?) -->", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_FRAME = re.compile(r"^(?:\*\*.*\*\*|#.*|- (?:OS Version|Version):?|```\w*)\s*$|^\[BUG\]", re.MULTILINE)
+_FRAME = re.compile(
+    r"^(?:\*\*.*\*\*|#.*|- (?:OS Version|Version|AI usage disclosure):?|```\w*)\s*$|^\[BUG\]", re.MULTILINE
+)
 """What is the form's own: it fills no hole."""
 _STANDS = re.compile(r"(?<![a-z])todo(?![a-z])", re.IGNORECASE)
 _LETTER = re.compile(r"[^\W\d_]")
@@ -28,6 +30,16 @@ class Hole:
 def mark(hole_id: str, hint: str, facts: str) -> str:
     """The marker of a hole and the line that a person replaces."""
     return f"<!-- HOLE {hole_id}: {hint}; facts that bear on it: {facts} -->\n{TODO}: {hole_id}"
+
+
+def answer(text: str, hole_id: str) -> str:
+    """What a person wrote at a hole, without blocks and comments; empty where its marker is gone."""
+    found = list(_HOLE.finditer(text))
+    for match, following in zip(found, [*found[1:], None], strict=True):
+        if match["id"] == hole_id:
+            written = text[match.end() : following.start() if following else len(text)]
+            return _FRAME.sub("", _COMMENT.sub("", managed.strip(written))).strip()
+    return ""
 
 
 def open_holes(text: str, required: Sequence[str] = ()) -> list[Hole]:
@@ -47,3 +59,12 @@ def open_holes(text: str, required: Sequence[str] = ()) -> list[Hole]:
         if name not in marked
     ]
     return result + gone
+
+
+def marked(text: str, word: str) -> list[Hole]:
+    """Every place where ``word`` stands in a managed block: what is missing there is no person's to write."""
+    return [
+        Hole(name, text.count("\n", 0, start) + 1, text[start:].splitlines()[0].split(" |")[0])
+        for name, first, last in managed.spans(text)
+        for start in (match.start() for match in re.finditer(re.escape(word), text[:last]) if match.start() >= first)
+    ]
