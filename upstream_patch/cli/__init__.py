@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from upstream_patch.cli import draft, gates, pages, run
+from upstream_patch.cli import draft, filing, gates, pages, run
 from upstream_patch.errors import UserError
 
 app = typer.Typer(
@@ -16,10 +16,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _verbs in (run.app, pages.app, gates.app):
+for _verbs in (run.app, pages.app, gates.app, filing.app):
     app.add_typer(_verbs)
 app.add_typer(draft.app, name="draft")
 app.add_typer(gates.rules_app, name="rules")
+app.add_typer(filing.file_app, name="file")
 
 
 def main() -> None:
