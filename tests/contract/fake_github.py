@@ -269,8 +269,7 @@ class FakeGitHub:
             for entry in repo.entries:
                 draft = "draft " if entry.draft else ""
                 way = f" {entry.head} -> {entry.base}" if entry.kind == "pull" else ""
-                lines.append(
-                    f"  {entry.state} {draft}{entry.kind} #{entry.number} of {entry.author}{way}: {entry.title}"
-                )
+                title = f": {entry.title}" if entry.title else ""
+                lines.append(f"  {entry.state} {draft}{entry.kind} #{entry.number} of {entry.author}{way}{title}")
                 lines += [f"  | {line}".rstrip() for line in entry.body.rstrip("\n").split("\n")]
         return "\n".join(lines) + "\n"

@@ -69,7 +69,7 @@ def test_issue_pull_request_and_comment(fake: FakeGitHub, sending: Sending, tmp_
   | <!-- change-id: small-m-pr-1 -->
 me/mlx, a fork of {MLX}
 {DOWNSTREAM}\
-  open comment #725 of me:{" "}
+  open comment #725 of me
   | Filed upstream.
   |
   | <!-- change-id: small-m-link-back-1 -->

@@ -28,6 +28,9 @@ VERBS = (
         "routing",
         "targets",
         "forecast",
+        "file",
+        "link",
+        "duplicates",
     ),
     "contribution",
 )

@@ -1,4 +1,4 @@
-"""Verbs that search upstream and send what a person finished; a person at a terminal is asked before anything leaves."""
+"""Verbs that search upstream and send what a person finished: at a terminal, after they typed where to."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.contract.fake_github import Clock, FakeGitHub, Repo, Stored
+from tests.contract.server import serve
+from upstream_patch import github
 from upstream_patch.draft import body, gates, inputs, managed, rules
 from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.gates import FOR
@@ -94,10 +97,19 @@ class Rehearsal:
     def title(self, name: str) -> str:
         return body.title(managed.read(self.work / DOCUMENTS[name].file), "[BUG]" if name == "issue" else "")
 
-    def all(self) -> None:
-        """Every draft, finished, with what the other rooms would have made."""
+    def others(self) -> None:
+        """What the series room and a reader of upstream's rules would have made."""
         inputs.write(self.work, "series", proof())
         inputs.write(self.work, "upstream", upstream())
+        files = dict.fromkeys(path for rule in rules.rules().rules for path in (rule.stands[0].file,))
+        reading = rules.Reading(
+            commit=HEAD, read=NOW, rules_sha256=rules.sha256(), files=dict.fromkeys(files, "4" * 64)
+        )
+        inputs.write(self.work, rules.NAME, rules.Readings(seen=reading, accepted=reading, texts={}))
+
+    def all(self) -> None:
+        """Every draft, finished, with what the other rooms would have made."""
+        self.others()
         inputs.write(
             self.work,
             "filed",
@@ -106,11 +118,6 @@ class Rehearsal:
                 pr=Link(number=4701, url="https://github.com/ml-explore/mlx/pull/4701"),
             ),
         )
-        files = dict.fromkeys(path for rule in rules.rules().rules for path in (rule.stands[0].file,))
-        reading = rules.Reading(
-            commit=HEAD, read=NOW, rules_sha256=rules.sha256(), files=dict.fromkeys(files, "4" * 64)
-        )
-        inputs.write(self.work, rules.NAME, rules.Readings(seen=reading, accepted=reading, texts={}))
         for name in FOR:
             self.draft(name)
             self.fill(name)
@@ -173,3 +180,34 @@ def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(facts, "derive", with_decode)
     words = json.loads((Path(__file__).parent / "data" / "person_words.json").read_text())
     return Rehearsal(tmp_path / "out" / "drafts", evidence, words)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeGitHub]:
+    """With a pull request that a search for duplicates finds, the person's fork, and the thread downstream."""
+    clock = Clock()
+    clock.seconds = NOW.timestamp()
+    made = FakeGitHub(clock)
+    made.repos = {
+        "ml-explore/mlx": Repo("ml-explore"),
+        "me/mlx": Repo("me", parent="ml-explore/mlx"),
+        "lablup/mlxcel": Repo("lablup"),
+    }
+    made.repos["me/mlx"].branches["small-m"] = "b" * 40
+    old = Stored("pull", 3764, "they", "Metal: multirow qmv", "qmv rows", 0.0, state="closed")
+    made.repos["ml-explore/mlx"].entries.append(old)
+    made.repos["lablup/mlxcel"].entries.append(Stored("issue", 725, "they", "Small-M", "The rows.", 0.0))
+    yield made
+    assert made.broken == []
+
+
+@pytest.fixture
+def address(fake: FakeGitHub) -> Iterator[str]:
+    with serve(fake) as address:
+        yield address
+
+
+@pytest.fixture
+def client(fake: FakeGitHub, address: str) -> Iterator[github.GitHub]:
+    with github.GitHub("token", address, clock=github.Clock(fake.clock.now, fake.clock.sleep)) as made:
+        yield made
