@@ -36,6 +36,14 @@ def test_a_read_is_sent_again(
     assert fake.clock.waits == waits
 
 
+@pytest.mark.parametrize("call", ["login", "repository", "branch", "recent", "pulls_from", "comments", "search"])
+def test_an_answer_that_cannot_be_read_is_told(call: str, fake: FakeGitHub, hub: GitHub) -> None:
+    fake.on_read.append("garbled")
+    given = {"login": (), "repository": (MLX,), "search": ("x repo:ml-explore/mlx",), "comments": (MLX, 1)}
+    with pytest.raises(Unreachable, match=r"GET /\S+: an answer that cannot be read: nothing was written"):
+        getattr(hub, call)(*given.get(call, (MLX, "main")))
+
+
 def test_a_read_that_keeps_failing_ends(fake: FakeGitHub, hub: GitHub) -> None:
     fake.on_read.extend(["502 before"] * 3)
     with pytest.raises(Unreachable, match=r"GET /user: GitHub answered 502, 3 times: nothing was written"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from upstream_patch.errors import MissingTool, UserError
@@ -15,6 +15,7 @@ from upstream_patch.github.manners import BETWEEN_WRITES_S, Clock, Refused, Uncl
 if TYPE_CHECKING:
     import githubkit
 
+_Form = TypeVar("_Form")
 API = "https://api.github.com"
 TIMEOUT_S = 30.0
 PAGE = 100
@@ -67,24 +68,30 @@ class GitHub:
 
     def login(self) -> str:
         """Of the token's owner."""
-        return str(self._read(lambda kit: kit.rest.users.get_authenticated(), "GET /user")["login"])
+        return self._read(lambda kit: kit.rest.users.get_authenticated(), "GET /user", lambda user: str(user["login"]))
 
     def repository(self, name: str) -> Repository:
         owner, repo = split(name)
-        answer = self._read(lambda kit: kit.rest.repos.get(owner, repo), f"GET /repos/{name}")
-        return Repository.model_validate({"parent": None, **answer})
+        return self._read(
+            lambda kit: kit.rest.repos.get(owner, repo),
+            f"GET /repos/{name}",
+            lambda answer: Repository.model_validate({"parent": None, **answer}),
+        )
 
     def branch(self, name: str, branch: str) -> str | None:
         """The commit that a branch is at; None where it is not there."""
         owner, repo = split(name)
         what = f"GET /repos/{name}/branches/{branch}"
         try:
-            answer = self._read(lambda kit: kit.rest.repos.get_branch(owner, repo, branch), what)
+            return self._read(
+                lambda kit: kit.rest.repos.get_branch(owner, repo, branch),
+                what,
+                lambda found: str(found["commit"]["sha"]),
+            )
         except Refused as error:
             if error.status == 404:
                 return None
             raise
-        return str(answer["commit"]["sha"])
 
     def recent(self, name: str, author: str) -> list[Entry]:
         """Issues and pull requests of an author, open and closed, newest first; the list knows them at once."""
@@ -118,10 +125,11 @@ class GitHub:
 
     def search(self, query: str) -> Found:
         """Up to 100 hits of a search over issues and pull requests. New ones come late to it."""
-        answer = self._read(
-            lambda kit: kit.rest.search.issues_and_pull_requests(q=query, per_page=PAGE), "GET /search/issues"
+        return self._read(
+            lambda kit: kit.rest.search.issues_and_pull_requests(q=query, per_page=PAGE),
+            "GET /search/issues",
+            lambda found: Found.model_validate({**found, "entries": [Entry.read(item) for item in found["items"]]}),
         )
-        return Found.model_validate({**answer, "entries": [Entry.read(item) for item in answer["items"]]})
 
     def create_issue(self, name: str, title: str, body: str) -> Entry:
         owner, repo = split(name)
@@ -146,12 +154,12 @@ class GitHub:
             lambda kit: kit.rest.issues.create_comment(owner, repo, number, body=body), what, "comment", number
         )
 
-    def _read(self, call: Callable[[githubkit.GitHub[Any]], Any], what: str) -> Any:
+    def _read(self, call: Callable[[githubkit.GitHub[Any]], Any], what: str, form: Callable[[Any], _Form]) -> _Form:
         response = ask(lambda: call(self._kit), self._clock, writes=False, what=what)
         try:
-            return response.json()
-        except ValueError:
-            raise Unreachable(f"{what}: the answer is not JSON: nothing was written") from None
+            return form(response.json())
+        except (ValueError, KeyError, TypeError):
+            raise Unreachable(f"{what}: an answer that cannot be read: nothing was written") from None
 
     def _pages(
         self,
@@ -164,9 +172,13 @@ class GitHub:
     ) -> list[Entry]:
         entries: list[Entry] = []
         for page in range(1, PAGES + 1):
-            answer = self._read(lambda kit, page=page: call(kit, page), what)  # type: ignore[misc]
-            entries += [Entry.read(item, kind, number) for item in answer]
-            if len(answer) < PAGE:
+            read = self._read(
+                lambda kit, page=page: call(kit, page),  # type: ignore[misc]
+                what,
+                lambda answer: [Entry.read(item, kind, number) for item in answer],
+            )
+            entries += read
+            if len(read) < PAGE:
                 return entries
         if whole:
             raise UserError(f"{what}: more than {PAGE * PAGES} entries: they cannot all be looked through")

@@ -76,7 +76,7 @@ class Screen:
 
 def test_a_person_files_all_three_and_each_names_the_next(rehearsal: Any, fake: FakeGitHub, terminal: Verb) -> None:
     rehearsal.all()
-    code, shown, told = terminal("file", "issue", types="ml-explore/mlx")
+    code, shown, _ = terminal("file", "issue", types="ml-explore/mlx")
     assert code == 0
     url = "https://github.com/ml-explore/mlx/issues/3765"
     assert shown.endswith(f"anything else to stop: {url} is there now\nnext: upstream-patch draft pr\n")
@@ -94,6 +94,20 @@ def test_a_person_files_all_three_and_each_names_the_next(rehearsal: Any, fake: 
     ]
     _, shown, _ = terminal("link", types="lablup/mlxcel")
     assert shown.splitlines()[-2].endswith(" was there already: nothing was sent")
+
+
+def test_another_edition_is_another_text(rehearsal: Any, fake: FakeGitHub, terminal: Verb) -> None:
+    rehearsal.all()
+    assert terminal("file", "issue", types="ml-explore/mlx")[0] == 0
+    code, _, told = terminal("file", "issue", "--edition", "2", types="ml-explore/mlx")
+    assert (code, told) == (
+        44,
+        "error: https://github.com/ml-explore/mlx/issues/3765 is open with this title or from this branch: close it, "
+        "or work on it there\n",
+    )
+    fake.repos["ml-explore/mlx"].entries[-1].state = "closed"
+    assert terminal("file", "issue", "--edition", "2", types="ml-explore/mlx")[0] == 0
+    assert fake.repos["ml-explore/mlx"].entries[-1].body.endswith("<!-- change-id: cuda-small-m-issue-2 -->\n")
 
 
 def test_a_rehearsal_says_so(rehearsal: Any, fake: FakeGitHub, terminal: Verb) -> None:
