@@ -187,6 +187,8 @@ class FakeGitHub:
         else:
             number = int(rest.split("/")[1])
             chosen = [entry for entry in repo.entries if entry.kind == "comment" and entry.number == number]
+        if "comments" not in rest:
+            chosen = [entry for entry in chosen if query.get("state", "open") in ("all", entry.state)]
         size, page = int(query.get("per_page", 30)), int(query.get("page", 1))
         shown = chosen[size * (page - 1) : size * page]
         return Answer(200, [self._entry(name, entry, simple=rest == "pulls") for entry in shown])

@@ -104,6 +104,7 @@ def test_sent_again_it_asks_nobody(fake: FakeGitHub, sending: Sending, receipts:
 
 
 def test_without_its_receipts_it_is_found(fake: FakeGitHub, sending: Sending, receipts: Receipts) -> None:
+    fake.search_lag_s = 1e12  # what is closed is found in the list
     fake.repos[MLX].entries.append(Stored("issue", 1, "me", "another title", ISSUE.body, 0.0, state="closed"))
     assert sending(ISSUE) == Sent(1, URL, created=False)
     assert [line for line in fake.log if "POST" in line] == []

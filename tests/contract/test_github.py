@@ -132,6 +132,15 @@ def test_a_list_is_read_page_by_page(fake: FakeGitHub, hub: GitHub) -> None:
         hub.comments(MLX, 1)
 
 
+def test_pulls_of_a_branch_are_open_and_closed(fake: FakeGitHub, hub: GitHub) -> None:
+    heads = (("me:a", "open"), ("me:a", "closed"), ("me:b", "open"))
+    fake.repos[MLX].entries = [
+        Stored("pull", number, "me", "t", "b", 0.0, state=state, head=head)
+        for number, (head, state) in enumerate(heads, 1)
+    ]
+    assert [entry.number for entry in hub.pulls_from(MLX, "me:a")] == [2, 1]
+
+
 def test_what_is_missing_is_told(fake: FakeGitHub, hub: GitHub) -> None:
     assert hub.branch("me/mlx", "small-m") == "b" * 40
     assert hub.branch("me/mlx", "other") is None
