@@ -23,7 +23,7 @@ def body(text: str) -> str:
     text = managed.unwrap(text.replace("\r\n", "\n"))
     for pattern in (_TOP, _TITLE, _MARKER, prose.PIN):
         text = pattern.sub("", text)
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    return text.strip() + "\n"
 
 
 def mentions(text: str) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from upstream_patch.draft import doc_edit
+from upstream_patch.draft import doc_edit, managed
 from upstream_patch.errors import UserError
 
 QUOTE = doc_edit.note("Keep it at 4.\n\n| B | tok/s |\n| --- | --- |\n| 4 | 70.5 |\n", "NVIDIA GB10")
@@ -139,8 +139,8 @@ def test_every_other_byte_stays(data: Any) -> None:
         assume("no block quote" not in str(error) and "heading" not in str(error))
         raise
     assert edited.startswith(before) and edited.endswith(after)
-    managed = edited[len(before) : len(edited) - len(after)]
-    assert managed == doc_edit.managed.block(doc_edit.NAME, QUOTE).replace("\n", end)
+    note = edited[len(before) : len(edited) - len(after)]
+    assert note == managed.block(doc_edit.NAME, QUOTE).replace("\n", end)
     assert doc_edit.edit(edited, QUOTE) == edited
 
 
