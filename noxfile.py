@@ -49,6 +49,7 @@ VERBS = (
     Verb("bench", ("bench",), "Time stock against ours on a CUDA GPU and record it."),
     Verb("facts", ("facts",), "List every value derived from the records; -- --json.", ()),
     Verb("draft", ("draft", "issue"), "Write the issue's fact sheet; its prose is for a person.", ()),
+    Verb("status", ("status",), "What still stands between the drafts and upstream: every gate.", ()),
     Verb("readme", ("readme",), "Fill README's table from the facts.", ()),
     Verb("plots", ("plots",), "Draw time and read fraction over M from the facts.", ("plots",)),
     Verb("routing", ("routing",), "Write the tables of routes and tuning from the code.", ()),

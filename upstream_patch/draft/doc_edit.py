@@ -45,9 +45,10 @@ def note(body: str, device: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in lines)
 
 
-def edit(doc: str, quote: str) -> str:
+def edit(doc: str, quote: str, device: str) -> str:
     """``doc`` with its caveat replaced by ``quote``, a block quote, between markers that carry its hash.
 
+    A sentence that calls a measurement on ``device`` (the product's whole name) pending goes, too, and no other's.
     New lines get the line ends of those that they replace. The same quote again changes nothing. Raises UserError when
     the section or the caveat is not there or is there twice, and when the note was edited by hand since.
     """
@@ -55,7 +56,7 @@ def edit(doc: str, quote: str) -> str:
     section = _section(_top(doc))
     first, last = _caveat(section, lines)
     cuts = [(first, last, _ended(managed.block(NAME, quote), lines[first:last]))]
-    if pending := _pending(section, lines, first, last):
+    if pending := _pending(section, lines, (first, last), device):
         cuts.append(pending)
     for start, end, new in sorted(cuts, reverse=True):
         lines[start:end] = [new]
@@ -150,18 +151,20 @@ def _caveat(section: Sequence[_Block], lines: Sequence[str]) -> tuple[int, int]:
     return first, last
 
 
-def _pending(section: Sequence[_Block], lines: Sequence[str], first: int, last: int) -> tuple[int, int, str] | None:
+def _pending(
+    section: Sequence[_Block], lines: Sequence[str], caveat: tuple[int, int], device: str
+) -> tuple[int, int, str] | None:
     """The sentence that calls a CUDA measurement pending: its paragraph's lines, and those without it."""
     found = []
     for block in section:
-        if block.kind != "paragraph" or first <= block.first < last:
+        if block.kind != "paragraph" or caveat[0] <= block.first < caveat[1]:
             continue
         text = "".join(lines[block.first : block.last])
         body = text.rstrip("\r\n")
         starts = [0, *(match.end() for match in _SENTENCE_END.finditer(body))]
         ends = [*(match.start() for match in _SENTENCE_END.finditer(body)), len(body)]
         for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            if all(word in body[start:end] for word in _PENDING):
+            if all(word in body[start:end] for word in (*_PENDING, device.split()[-1])):
                 found.append(
                     (block, text, (ends[number - 1] if number else 0, end if number else [*starts, len(body)][1]))
                 )

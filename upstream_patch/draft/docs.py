@@ -26,7 +26,7 @@ def edited(doc: Path, draft: Path, work: Path) -> tuple[str, str]:
     before = doc_edit.read(doc)
     device = (inputs.read(work, "device", inputs.Named) or inputs.Named()).host
     quote = doc_edit.note(body.body(managed.read(draft)), HOSTS[device])
-    return before, doc_edit.edit(before, quote)
+    return before, doc_edit.edit(before, quote, HOSTS[device])
 
 
 def store_diff(work: Path, doc: Path, before: str, after: str) -> Path:
