@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,8 @@ from upstream_patch.records.facts import MAKES, Fact
 
 MISSING = "TODO(record)"
 """Stands where a number or a link is missing that no person can write: no gate lets it through."""
+_BEARING = 40
+"""Facts that a hole lists; a person sees the others in the tables."""
 _DEVICE_ROWS = (1, 2, 4, 7, 8, 16)
 _DEVICE_BATCHES = (1, 2, 4, 8)
 
@@ -157,6 +160,24 @@ def _device(given: Given) -> str:
             tables.markdown(["rows M (4096 x 14336, 4-bit)", "stock, us", "ours, us"], matmul),
         ]
     )
+
+
+def bearing(given: Given, patterns: Sequence[str]) -> str:
+    """A comment with the facts that bear on a hole: ``fnmatch`` patterns of ids, ``=VALUE`` behind one to choose."""
+    found = []
+    for pattern in patterns:
+        wanted, _, value = pattern.partition("=")
+        found += [
+            fact for fact in given.facts if fnmatch.fnmatchcase(fact.id, wanted) and value in ("", str(fact.value))
+        ]
+    lines = [f"{fact.id} = {_valued(fact)}{', STALE' if fact.stale else ''}" for fact in found[:_BEARING]]
+    if len(found) > _BEARING:
+        lines.append(f"and {len(found) - _BEARING} more: upstream-patch facts")
+    return "\n".join(["<!-- facts that bear on it:", *(lines or [NO_RECORD]), "-->"])
+
+
+def _valued(fact: Fact) -> str:
+    return fact.value if isinstance(fact.value, str) else f"{fact.value:.6g} {fact.unit}"
 
 
 BLOCKS: Mapping[str, Callable[[Given], str]] = {

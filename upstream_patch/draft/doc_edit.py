@@ -155,29 +155,34 @@ def _pending(
     section: Sequence[_Block], lines: Sequence[str], caveat: tuple[int, int], device: str
 ) -> tuple[int, int, str] | None:
     """The sentence that calls a CUDA measurement pending: its paragraph's lines, and those without it."""
-    found = []
-    for block in section:
-        if block.kind != "paragraph" or caveat[0] <= block.first < caveat[1]:
-            continue
-        text = "".join(lines[block.first : block.last])
-        body = text.rstrip("\r\n")
-        starts = [0, *(match.end() for match in _SENTENCE_END.finditer(body))]
-        ends = [*(match.start() for match in _SENTENCE_END.finditer(body)), len(body)]
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            if all(word in body[start:end] for word in (*_PENDING, device.split()[-1])):
-                found.append(
-                    (block, text, (ends[number - 1] if number else 0, end if number else [*starts, len(body)][1]))
-                )
+    wanted = (*_PENDING, device.rpartition(" ")[2])
+    found = [
+        (block, text[:start] + text[end:])
+        for block in section
+        if block.kind == "paragraph" and not caveat[0] <= block.first < caveat[1]
+        for text in ("".join(lines[block.first : block.last]),)
+        for start, end in _sentences(text)
+        if all(word in text[start:end] for word in wanted)
+    ]
     if len(found) > 1:
         raise UserError(f"line {found[1][0].first + 1}: a second sentence calls a CUDA measurement pending: leave one")
     if not found:
         return None
-    block, text, (start, end) = found[0]
-    left = text[:start] + text[end:]
+    block, left = found[0]
     if left.strip():
         return block.first, block.last, left
     blank = block.last < len(lines) and not lines[block.last].strip()
     return block.first, block.last + blank, ""
+
+
+def _sentences(text: str) -> list[tuple[int, int]]:
+    """Each with the space before it; the first with the space after it."""
+    body = text.rstrip("\r\n")
+    gaps = [match.span() for match in _SENTENCE_END.finditer(body)]
+    if not gaps:
+        return [(0, len(body))]
+    ends = [*(gap[0] for gap in gaps[1:]), len(body)]
+    return [(0, gaps[0][1]), *((gap[0], end) for gap, end in zip(gaps, ends, strict=True))]
 
 
 def _ended(block: str, old: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from upstream_patch.draft import body, checks, excuses, managed
-from upstream_patch.draft.documents import CUDA_HOSTS, DOCUMENTS
+from upstream_patch.draft.documents import CUDA_HOSTS, DOCUMENTS, of_nvidia
 from upstream_patch.errors import UserError
 from upstream_patch.records import facts, store
 from upstream_patch.records.facts import Fact
@@ -96,7 +96,7 @@ def status(
     A draft that was never written has one gate, ``drafted``, which is red. ``now`` is given only in tests. Raises
     UserError where ``work`` or ``evidence`` holds something that cannot be read.
     """
-    derived = facts.derive(store.load_all(evidence))
+    derived = of_nvidia(facts.derive(store.load_all(evidence)))
     return tuple(gate for draft in drafts for gate in _gates(draft, work, evidence, derived, now or datetime.now(UTC)))
 
 

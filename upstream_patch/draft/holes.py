@@ -27,9 +27,14 @@ class Hole:
     hint: str
 
 
-def mark(hole_id: str, hint: str, facts: str) -> str:
-    """The marker of a hole and the line that a person replaces."""
-    return f"<!-- HOLE {hole_id}: {hint}; facts that bear on it: {facts} -->\n{TODO}: {hole_id}"
+def mark(hole_id: str, hint: str) -> str:
+    """The marker of a hole. The block of the facts that bear on it, and the line that a person replaces, follow."""
+    return f"<!-- HOLE {hole_id}: {hint} -->"
+
+
+def todo(hole_id: str) -> str:
+    """The line that a person replaces."""
+    return f"{TODO}: {hole_id}"
 
 
 def answer(text: str, hole_id: str) -> str:

@@ -28,8 +28,8 @@ def test_a_draft_without_records_is_whole_and_says_what_it_lacks(name: str, tmp_
     path = document.write(tmp_path, [])
     text = path.read_text()
     assert tuple(hole.id for hole in holes.open_holes(text, document.required)) == document.required
-    assert [found for found, _, _ in managed.spans(text)] != []
-    assert {found for found, _, _ in managed.spans(text)} == set(document.blocks) <= set(BLOCKS)
+    found = {name for name, _, _ in managed.spans(text)}
+    assert {name for name in found if not name.startswith("for_")} == set(document.blocks) <= set(BLOCKS)
     lines = text.splitlines()
     for hole in document.open_holes(path):
         assert hole.id in document.required or MISSING in lines[hole.line - 1]
@@ -75,6 +75,20 @@ def test_markers_that_are_all_gone_are_open_holes() -> None:
     assert [(hole.id, hole.line) for hole in holes.open_holes("", ("title",))] == [("title", 0)]
 
 
+def test_a_hole_lists_the_facts_that_bear_on_it_and_they_are_renewed(rehearsal: Any) -> None:
+    path = rehearsal.draft("issue")
+    text = path.read_text()
+    listed = "-->\n<!-- facts that bear on it:\nsmall_m.gb10.4096x14336.b4.g64.bf16.M1.stock_us = 10 us\n"
+    assert listed in text.partition("<!-- HOLE reproduce: ")[2].partition("TODO")[0]
+    rehearsal.fill("issue")
+    for record in (rehearsal.evidence / "records" / "gb10").iterdir():
+        record.rename(record.with_suffix(".gone"))
+    text = rehearsal.draft("issue").read_text()
+    assert "small_m.gb10" not in text and "small_m.h200.4096x14336.b4.g64.bf16.M1.stock_us = 10 us\n" in text
+    assert "facts that bear" not in body.body(text)
+    assert rehearsal.words["issue"]["reproduce"] in text
+
+
 WORDS = st.text(max_size=40).filter(lambda text: "<!--" not in text and "-->" not in text)
 
 
@@ -89,9 +103,8 @@ def test_drafting_again_is_idempotent_whatever_a_person_wrote(words: str, end: s
 
 def test_no_marker_of_the_tool_is_sent() -> None:
     text = (
-        "<!-- Draft -->\n\n<!-- HOLE title: t; facts that bear on it: none -->\n[BUG] My\ntitle\n\n"
-        "<!-- HOLE rule: r; facts that bear on it: none -->\nYes. <!-- fact a.b -->\n\n<!-- mine -->\n\n\n\n"
-        + managed.block("ours", "| 1 |")
+        "<!-- Draft -->\n\n<!-- HOLE title: t -->\n[BUG] My\ntitle\n\n"
+        "<!-- HOLE rule: r -->\nYes. <!-- fact a.b -->\n\n<!-- mine -->\n\n\n\n" + managed.block("ours", "| 1 |")
     )
     assert body.title(text, "[BUG]") == "[BUG] My title"
     assert body.body(text) == "Yes. \n\n<!-- mine -->\n\n\n\n| 1 |\n"
