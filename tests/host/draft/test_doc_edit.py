@@ -82,6 +82,11 @@ def test_only_that_sentence_goes(pending: str, left: str) -> None:
     )
 
 
+def test_the_section_goes_on_below_deeper_headings() -> None:
+    text = doc().replace("\n\n> Backend", "\n\n### Deeper\n\n> Backend")
+    assert edit(text, QUOTE).partition("<!-- BEGIN")[0] == text.partition("> Backend")[0]
+
+
 def test_another_machine_leaves_it_pending() -> None:
     assert PENDING in edit(doc(), QUOTE, "NVIDIA H200")
 
