@@ -49,6 +49,7 @@ VERBS = (
     Verb("bench", ("bench",), "Time stock against ours on a CUDA GPU and record it."),
     Verb("facts", ("facts",), "List every value derived from the records; -- --json.", ()),
     Verb("draft", ("draft", "issue"), "Write the issue's fact sheet; its prose is for a person.", ()),
+    Verb("status", ("status",), "What still stands between the drafts and upstream: every gate.", ()),
     Verb("duplicates", ("duplicates",), "Search MLX's threads for the subject of -- issue or -- pr.", ("github",)),
     Verb("file", ("file",), "Send a finished draft, as a person at a terminal: -- issue, or -- pr.", ("github",)),
     Verb("link", ("link",), "Comment on what was filed in lablup/mlxcel #725, the same way.", ("github",)),

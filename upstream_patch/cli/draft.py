@@ -81,9 +81,10 @@ def draft_docs(
 def draft_claims(draft: Draft, out: Work = OUT, evidence: Evidence = EVIDENCE) -> None:
     """List every number and superlative in a draft's prose that no fact bears out. Exits 1 when there is one."""
     from upstream_patch.draft import claims, managed
+    from upstream_patch.draft.documents import of_nvidia
 
     path = existing(out / "drafts" / document(draft).file, folder=False)
-    found = claims.check(managed.read(path), read_facts(evidence))
+    found = claims.check(managed.read(path), of_nvidia(read_facts(evidence)))
     for remark in found:
         print(f"{path}: {remark}")
     print(f"{len(found)} claims without a fact" if found else "every number is a fact within its rounding")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,8 @@ from upstream_patch.records.facts import MAKES, Fact
 
 MISSING = "TODO(record)"
 """Stands where a number or a link is missing that no person can write: no gate lets it through."""
+_BEARING = 40
+"""Facts that a hole lists; a person sees the others in the tables."""
 _DEVICE_ROWS = (1, 2, 4, 7, 8, 16)
 _DEVICE_BATCHES = (1, 2, 4, 8)
 
@@ -135,28 +138,46 @@ def _filed(given: Given) -> str:
 
 def _device(given: Given) -> str:
     """What the named machine was measured at; ``TODO(record)`` with the fact's id where it was not."""
-    host, sheet = given.device, given.sheet
+    host, sheet, runs = given.device, given.sheet, dict[str, None]()
 
-    def cell(fact_id: str, digits: str) -> str:
-        return sheet.cell(fact_id, digits) if sheet.get(fact_id) else f"{MISSING} {fact_id}"
+    def cell(fact_id: str) -> str:
+        if not sheet.get(fact_id):
+            return f"{MISSING} {fact_id}"
+        runs[sheet.run_of(fact_id)] = None
+        return sheet.cell(fact_id)
 
     decode = [
-        [str(batch), *(cell(f"decode.{host}.llama-3.1-8b.B{batch}.{arm}_tok_s", ".1f") for arm in ("stock", "ours"))]
+        [str(batch), *(cell(f"decode.{host}.llama-3.1-8b.B{batch}.{arm}_tok_s") for arm in ("stock", "ours"))]
         for batch in _DEVICE_BATCHES
     ]
-    matmul = []
-    for m in _DEVICE_ROWS:
-        stem = f"small_m.{host}.{Problem(m=m, n=14336, k=4096).id}"
-        matmul.append([str(m), *(cell(f"{stem}.{arm}_us", ".1f") for arm in ("stock", "ours"))])
-    runs = dict.fromkeys(f"record.{sheet.run_of(fact_id)}" for fact_id in sheet.ids(f"small_m.{host}."))
-    machine = [f"{sheet.cell(f'{run}.gpu')}, MLX {sheet.cell(f'{run}.mlx')}, {run.replace('.', ' ')}" for run in runs]
+    stems = {m: f"small_m.{host}.{Problem(m=m, n=14336, k=4096).id}" for m in _DEVICE_ROWS}
+    matmul = [[str(m), *(cell(f"{stem}.{arm}_us") for arm in ("stock", "ours"))] for m, stem in stems.items()]
+    about = [f"{sheet.cell(f'record.{run}.gpu')}, MLX {sheet.cell(f'record.{run}.mlx')}, record {run}" for run in runs]
     return "\n\n".join(
         [
-            "; ".join(machine) or f"{MISSING} of {host}",
+            "; ".join(about) or f"{MISSING} of {host}",
             tables.markdown(["clients B", "stock, tok/s", "ours, tok/s"], decode),
             tables.markdown(["rows M (4096 x 14336, 4-bit)", "stock, us", "ours, us"], matmul),
         ]
     )
+
+
+def bearing(given: Given, patterns: Sequence[str]) -> str:
+    """A comment with the facts that bear on a hole: ``fnmatch`` patterns of ids, ``=VALUE`` behind one to choose."""
+    found = []
+    for pattern in patterns:
+        wanted, _, value = pattern.partition("=")
+        found += [
+            fact for fact in given.facts if fnmatch.fnmatchcase(fact.id, wanted) and value in ("", str(fact.value))
+        ]
+    lines = [f"{fact.id} = {_valued(fact)}{', STALE' if fact.stale else ''}" for fact in found[:_BEARING]]
+    if len(found) > _BEARING:
+        lines.append(f"and {len(found) - _BEARING} more: upstream-patch facts")
+    return "\n".join(["<!-- facts that bear on it:", *(lines or [NO_RECORD]), "-->"])
+
+
+def _valued(fact: Fact) -> str:
+    return fact.value if isinstance(fact.value, str) else f"{fact.value:.6g} {fact.unit}"
 
 
 BLOCKS: Mapping[str, Callable[[Given], str]] = {

@@ -9,6 +9,7 @@ from upstream_patch.draft import holes, managed, prose
 _TOP = re.compile(r"\A\ufeff?<!--.*?-->\s*", re.DOTALL)
 _TITLE = re.compile(r"<!-- HOLE title: .*? -->.*?(?=<!-- HOLE )", re.DOTALL)
 _MARKER = re.compile(r"<!-- HOLE [a-z_]+: .*? -->\n?", re.DOTALL)
+_BEARING = re.compile(r"<!-- facts that bear on it:.*?-->\n?", re.DOTALL)
 _MENTION = re.compile(r"(?<![\w`/@.-])@[A-Za-z0-9][\w-]*(?:/[\w-]+)?")
 
 
@@ -20,10 +21,10 @@ def title(text: str, prefix: str = "") -> str:
 
 def body(text: str) -> str:
     """The draft without its markers, its first comment, pins of facts and the title; line ends are ``\\n``."""
-    text = managed.unwrap(text.replace("\r\n", "\n"))
+    text = managed.unwrap(text.replace("\r\n", "\n"), _BEARING)
     for pattern in (_TOP, _TITLE, _MARKER, prose.PIN):
         text = pattern.sub("", text)
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    return text.strip() + "\n"
 
 
 def mentions(text: str) -> list[str]:

@@ -49,7 +49,6 @@ class Look:
     work: Path
     text: str
     facts: Sequence[Fact]
-    hosts: Sequence[str]
     now: datetime
 
     @property
@@ -81,7 +80,7 @@ def _drafted(look: Look) -> Finding:
     """Its blocks are those that would be written today."""
     fresh = ""
     try:
-        fresh = look.document.render(look.facts, look.hosts, look.work)
+        fresh = look.document.render(look.facts, work=look.work)
         merged = managed.merge(look.text, fresh, str(look.file))
     except UserError as error:
         return Finding(False, str(error), look.again, (fresh,))

@@ -101,7 +101,7 @@ def _judge(claim: Claim, readings: Sequence[_Known], hosts: dict[str, str]) -> R
     named = " or ".join(hosts.values())
     if hosts and not any(one.fact.host in hosts for one in readings):
         return Remark(
-            claim.line, claim.words, f"is said of {named}, of which there is no record", _nearest(claim, elsewhere)
+            claim.line, claim.words, f"is said of {named}, of which this draft has no fact", _nearest(claim, elsewhere)
         )
     if hosts and elsewhere:
         return Remark(claim.line, claim.words, f"is a fact of another device than {named}", _nearest(claim, elsewhere))

@@ -45,9 +45,10 @@ def note(body: str, device: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in lines)
 
 
-def edit(doc: str, quote: str) -> str:
+def edit(doc: str, quote: str, device: str) -> str:
     """``doc`` with its caveat replaced by ``quote``, a block quote, between markers that carry its hash.
 
+    A sentence that calls a measurement on ``device`` (the product's whole name) pending goes, too, and no other's.
     New lines get the line ends of those that they replace. The same quote again changes nothing. Raises UserError when
     the section or the caveat is not there or is there twice, and when the note was edited by hand since.
     """
@@ -55,7 +56,7 @@ def edit(doc: str, quote: str) -> str:
     section = _section(_top(doc))
     first, last = _caveat(section, lines)
     cuts = [(first, last, _ended(managed.block(NAME, quote), lines[first:last]))]
-    if pending := _pending(section, lines, first, last):
+    if pending := _pending(section, lines, (first, last), device):
         cuts.append(pending)
     for start, end, new in sorted(cuts, reverse=True):
         lines[start:end] = [new]
@@ -150,31 +151,38 @@ def _caveat(section: Sequence[_Block], lines: Sequence[str]) -> tuple[int, int]:
     return first, last
 
 
-def _pending(section: Sequence[_Block], lines: Sequence[str], first: int, last: int) -> tuple[int, int, str] | None:
+def _pending(
+    section: Sequence[_Block], lines: Sequence[str], caveat: tuple[int, int], device: str
+) -> tuple[int, int, str] | None:
     """The sentence that calls a CUDA measurement pending: its paragraph's lines, and those without it."""
-    found = []
-    for block in section:
-        if block.kind != "paragraph" or first <= block.first < last:
-            continue
-        text = "".join(lines[block.first : block.last])
-        body = text.rstrip("\r\n")
-        starts = [0, *(match.end() for match in _SENTENCE_END.finditer(body))]
-        ends = [*(match.start() for match in _SENTENCE_END.finditer(body)), len(body)]
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            if all(word in body[start:end] for word in _PENDING):
-                found.append(
-                    (block, text, (ends[number - 1] if number else 0, end if number else [*starts, len(body)][1]))
-                )
+    wanted = (*_PENDING, device.rpartition(" ")[2])
+    found = [
+        (block, text[:start] + text[end:])
+        for block in section
+        if block.kind == "paragraph" and not caveat[0] <= block.first < caveat[1]
+        for text in ("".join(lines[block.first : block.last]),)
+        for start, end in _sentences(text)
+        if all(word in text[start:end] for word in wanted)
+    ]
     if len(found) > 1:
         raise UserError(f"line {found[1][0].first + 1}: a second sentence calls a CUDA measurement pending: leave one")
     if not found:
         return None
-    block, text, (start, end) = found[0]
-    left = text[:start] + text[end:]
+    block, left = found[0]
     if left.strip():
         return block.first, block.last, left
     blank = block.last < len(lines) and not lines[block.last].strip()
     return block.first, block.last + blank, ""
+
+
+def _sentences(text: str) -> list[tuple[int, int]]:
+    """Each with the space before it; the first with the space after it."""
+    body = text.rstrip("\r\n")
+    gaps = [match.span() for match in _SENTENCE_END.finditer(body)]
+    if not gaps:
+        return [(0, len(body))]
+    ends = [*(gap[0] for gap in gaps[1:]), len(body)]
+    return [(0, gaps[0][1]), *((gap[0], end) for gap, end in zip(gaps, ends, strict=True))]
 
 
 def _ended(block: str, old: Sequence[str]) -> str:

@@ -9,7 +9,6 @@ from upstream_patch.draft.documents import DOCS
 from upstream_patch.errors import UserError
 from upstream_patch.files import write_text
 from upstream_patch.records.provenance import HOSTS
-from upstream_patch.records.store import Root
 
 DIFF = "docs_continuous_batching.diff"
 
@@ -26,7 +25,7 @@ def edited(doc: Path, draft: Path, work: Path) -> tuple[str, str]:
     before = doc_edit.read(doc)
     device = (inputs.read(work, "device", inputs.Named) or inputs.Named()).host
     quote = doc_edit.note(body.body(managed.read(draft)), HOSTS[device])
-    return before, doc_edit.edit(before, quote)
+    return before, doc_edit.edit(before, quote, HOSTS[device])
 
 
 def store_diff(work: Path, doc: Path, before: str, after: str) -> Path:
@@ -37,7 +36,7 @@ def store_diff(work: Path, doc: Path, before: str, after: str) -> Path:
     return work / DIFF
 
 
-def put(doc: Path, work: Path, evidence: Root) -> None:
+def put(doc: Path, work: Path, evidence: Path) -> None:
     """Make the edit. Raises GateClosed while a gate of the note is not open: a hole, a figure without a record."""
     gates.ready(DOCS.name, work, evidence)
     _, after = edited(doc, work / DOCS.file, work)

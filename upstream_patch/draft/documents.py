@@ -60,7 +60,12 @@ class Document:
             trim_blocks=True,
             keep_trailing_newline=True,
         )
-        return environment.get_template(f"{self.name}.md.j2").render(blocks=filled, hole=holes.mark)
+
+        def hole(hole_id: str, hint: str, *patterns: str) -> str:
+            bearing = [managed.block(f"for_{hole_id}", blocks.bearing(given, patterns))] if patterns else []
+            return "\n".join([holes.mark(hole_id, hint), *bearing, holes.todo(hole_id)])
+
+        return environment.get_template(f"{self.name}.md.j2").render(blocks=filled, hole=hole, device=given.device)
 
     def open_holes(self, path: Path) -> list[Hole]:
         """Where a written draft still lacks a person's words, or a record. Raises UserError if it is not UTF-8."""
@@ -96,15 +101,22 @@ DOCUMENTS: Mapping[str, Document] = {document.name: document for document in (IS
 def _given(facts: Sequence[Fact], hosts: Sequence[str], work: Path | None) -> Given:
     if TEST_HOST not in hosts and any(fact.host == TEST_HOST for fact in facts):
         raise UserError("facts of host 'test' come from synthetic records, no draft may hold them")
-    nvidia = dict.fromkeys(fact.host for fact in facts if _names_nvidia(fact))
+    facts = of_nvidia(facts)
+    others = dict.fromkeys(fact.host for fact in facts if fact.host not in hosts)
     return Given(
-        facts=[fact for fact in facts if fact.host in nvidia],
-        hosts=[*hosts, *(host for host in nvidia if host not in hosts)],
+        facts=facts,
+        hosts=[*hosts, *others],
         series=inputs.read(work, "series", inputs.SeriesProof) if work else None,
         filed=(inputs.read(work, "filed", inputs.Filed) if work else None) or inputs.Filed(),
         device=((inputs.read(work, "device", inputs.Named) if work else None) or inputs.Named()).host,
     )
 
 
-def _names_nvidia(fact: Fact) -> bool:
-    return fact.id.startswith("record.") and fact.id.endswith(".vendor") and str(fact.value).lower() == "nvidia"
+def of_nvidia(facts: Sequence[Fact]) -> list[Fact]:
+    """Facts of machines with an NVIDIA GPU: the only ones that a draft about CUDA may hold or speak of."""
+    hosts = {
+        fact.host
+        for fact in facts
+        if fact.id.startswith("record.") and fact.id.endswith(".vendor") and str(fact.value).lower() == "nvidia"
+    }
+    return [fact for fact in facts if fact.host in hosts]

@@ -10,12 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from upstream_patch.draft import body, checks, excuses, managed
-from upstream_patch.draft.documents import CUDA_HOSTS, DOCUMENTS
+from upstream_patch.draft.documents import DOCUMENTS, of_nvidia
 from upstream_patch.errors import UserError
 from upstream_patch.records import facts, store
 from upstream_patch.records.facts import Fact
-from upstream_patch.records.provenance import TEST_HOST
-from upstream_patch.records.store import Root
 
 CODES = {
     "drafted": 20,
@@ -89,18 +87,18 @@ class Ready:
 
 
 def status(
-    work: Path, evidence: Root, drafts: tuple[str, ...] = tuple(FOR), now: datetime | None = None
+    work: Path, evidence: Path, drafts: tuple[str, ...] = tuple(FOR), now: datetime | None = None
 ) -> tuple[Gate, ...]:
     """Every gate of the drafts, in order. ``work`` is the folder of the drafts (``out/drafts``).
 
     A draft that was never written has one gate, ``drafted``, which is red. ``now`` is given only in tests. Raises
     UserError where ``work`` or ``evidence`` holds something that cannot be read.
     """
-    derived = facts.derive(store.load_all(evidence))
-    return tuple(gate for draft in drafts for gate in _gates(draft, work, evidence, derived, now or datetime.now(UTC)))
+    derived = of_nvidia(facts.derive(store.load_all(evidence)))
+    return tuple(gate for draft in drafts for gate in _gates(draft, work, derived, now or datetime.now(UTC)))
 
 
-def ready(draft: str, work: Path, evidence: Root, now: datetime | None = None) -> Ready:
+def ready(draft: str, work: Path, evidence: Path, now: datetime | None = None) -> Ready:
     """Title and body, when every gate of the draft is open. Raises GateClosed for the first that is not."""
     gates = status(work, evidence, (draft,), now)
     for gate in gates:
@@ -111,7 +109,7 @@ def ready(draft: str, work: Path, evidence: Root, now: datetime | None = None) -
     return Ready(body.title(text, checks.BUG if draft == "issue" else ""), body.body(text), together)
 
 
-def excuse(draft: str, name: str, because: str, work: Path, evidence: Root, now: datetime | None = None) -> Path:
+def excuse(draft: str, name: str, because: str, work: Path, evidence: Path, now: datetime | None = None) -> Path:
     """Record a person's reason to pass over a red gate, for its content as it is. Raises UserError where there is none
     to excuse."""
     gate = next((gate for gate in status(work, evidence, (draft,), now) if gate.name == name), None)
@@ -122,16 +120,14 @@ def excuse(draft: str, name: str, because: str, work: Path, evidence: Root, now:
     return excuses.give(work, draft, name, because, gate.content_hash, now)
 
 
-def _gates(draft: str, work: Path, evidence: Root, derived: Sequence[Fact], now: datetime) -> Iterator[Gate]:
+def _gates(draft: str, work: Path, derived: Sequence[Fact], now: datetime) -> Iterator[Gate]:
     document = DOCUMENTS[draft]
     file = work / document.file
     if not file.exists():
         nothing = hashlib.sha256(b"").hexdigest()
         yield Gate(draft, "drafted", Outcome.RED, f"there is no {file}", f"upstream-patch draft {draft}", nothing)
         return
-    # Synthetic records stand under a root of their own, which only tests make.
-    hosts = (TEST_HOST, *CUDA_HOSTS) if isinstance(evidence, store.SyntheticRoot) else CUDA_HOSTS
-    look = checks.Look(document, work, managed.read(file), derived, hosts, now)
+    look = checks.Look(document, work, managed.read(file), derived, now)
     for name in FOR[draft]:
         finding = checks.CHECKS[name](look)
         digest = checks.content_hash(look, finding)

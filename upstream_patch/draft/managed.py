@@ -71,9 +71,9 @@ def intact(block: str) -> bool:
     return match is not None and _hash(match["content"]) == match["hash"]
 
 
-def unwrap(text: str) -> str:
-    """With the blocks' contents and without their markers."""
-    return _BLOCK.sub(lambda match: match["content"].strip("\n"), text)
+def unwrap(text: str, without: re.Pattern[str]) -> str:
+    """With the blocks' contents and without their markers, nor what matches in a block."""
+    return _BLOCK.sub(lambda match: without.sub("", match["content"]).strip("\n"), text)
 
 
 def spans(text: str) -> list[tuple[str, int, int]]:

@@ -168,9 +168,10 @@ def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         key = tuple(loaded.sha256 for loaded in records)
         if key not in DERIVED:
             found = derive(records)
-            like = next(fact for fact in found if fact.host == "gb10" and not fact.stale)
+            like = [fact for fact in found if fact.host == "gb10" and not fact.stale][:1]
             DERIVED[key] = found + [
-                replace(like, id=f"decode.gb10.llama-3.1-8b.B{batch}.{arm}_tok_s", unit="tok/s", value=value)
+                replace(one, id=f"decode.gb10.llama-3.1-8b.B{batch}.{arm}_tok_s", unit="tok/s", value=value)
+                for one in like
                 for batch in (1, 2, 4, 8)
                 for arm, value in (("stock", 40.5), ("ours", 30.5 + 10 * batch))
             ]

@@ -84,10 +84,10 @@ def test_what_the_facts_bear_out(prose: str) -> None:
             "A GB10 takes 63.1 us.",
             f"line 1: '63.1 us' is a fact of another device than GB10; nearest: {STEM}.M7.stock_us = 63.14 us",
         ),
-        ("An M5 takes 12.3 us.", "line 1: '12.3 us' is said of M5, of which there is no record"),
+        ("An M5 takes 12.3 us.", "line 1: '12.3 us' is said of M5, of which this draft has no fact"),
         (
             "An M5 Max gives 74.2 tok/s.",
-            "line 1: '74.2 tok/s' is said of M5 Max, of which there is no record; nearest: "
+            "line 1: '74.2 tok/s' is said of M5 Max, of which this draft has no fact; nearest: "
             "decode.gb10.llama-3.1-8b.B4.ours_tok_s = 74.21 tok/s",
         ),
         (

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from upstream_patch.draft import doc_edit
+from upstream_patch.draft import doc_edit, managed
 from upstream_patch.errors import UserError
 
-QUOTE = doc_edit.note("Keep it at 4.\n\n| B | tok/s |\n| --- | --- |\n| 4 | 70.5 |\n", "NVIDIA GB10")
+DEVICE = "NVIDIA GB10"
+QUOTE = doc_edit.note("Keep it at 4.\n\n| B | tok/s |\n| --- | --- |\n| 4 | 70.5 |\n", DEVICE)
 # In the shape of the doc, in words of our own: an old note and a new one, and the sentence that waits.
 OLD = (
     "> Backend note (CUDA / Blackwell, e.g. GB10): one read of the weights serves a batch on Metal only.\nAnd so on.\n"
@@ -30,6 +31,10 @@ def doc(caveat: str = OLD, pending: str = f"The table is for an M1. {PENDING} Mo
     )
 
 
+def edit(text: str, quote: str, device: str = DEVICE) -> str:
+    return doc_edit.edit(text, quote, device)
+
+
 def quoted(text: str) -> str:
     found = re.search(
         r"<!-- BEGIN FACTS cuda_note sha256=\w{16} -->\r?\n(.*?)<!-- END FACTS cuda_note -->", text, re.DOTALL
@@ -40,22 +45,22 @@ def quoted(text: str) -> str:
 
 @pytest.mark.parametrize("caveat", [OLD, NEW], ids=["old", "new"])
 def test_the_caveat_and_the_pending_sentence_give_way(caveat: str) -> None:
-    after = doc_edit.edit(doc(caveat), QUOTE)
+    after = edit(doc(caveat), QUOTE)
     assert quoted(after) == QUOTE + "\n"
     begins = after.index("<!-- BEGIN")
     assert after[:begins] == doc(caveat).partition(caveat)[0]
     assert after.partition("END FACTS cuda_note -->\n")[2] == (
         doc(caveat).partition(caveat)[2].replace(f" {PENDING}", "")
     )
-    assert doc_edit.edit(after, QUOTE) == after
-    other = doc_edit.edit(after, QUOTE.replace("70.5", "71.5"))
+    assert edit(after, QUOTE) == after
+    other = edit(after, QUOTE.replace("70.5", "71.5"))
     assert other != after and other.count("Backend note") == 1
 
 
 def test_the_note_is_one_block_quote_of_its_own(tmp_path: Path) -> None:
     from markdown_it import MarkdownIt
 
-    tokens = MarkdownIt("commonmark").enable("table").parse(doc_edit.edit(doc(), QUOTE))
+    tokens = MarkdownIt("commonmark").enable("table").parse(edit(doc(), QUOTE))
     top = [token.type for token in tokens if token.level == 0 and token.nesting >= 0]
     assert top[2:7] == ["paragraph_open", "html_block", "blockquote_open", "html_block", "paragraph_open"]
     assert [token.type for token in tokens].count("table_open") == 1
@@ -71,10 +76,19 @@ def test_the_note_is_one_block_quote_of_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_only_that_sentence_goes(pending: str, left: str) -> None:
-    after = doc_edit.edit(doc(pending=pending), QUOTE)
+    after = edit(doc(pending=pending), QUOTE)
     assert (
         after.partition("Memory sizing: much.\n\n")[2] == f"{left}\n### Bounding it\n\ntext\n\n## Other\n\n> a quote\n"
     )
+
+
+def test_the_section_goes_on_below_deeper_headings() -> None:
+    text = doc().replace("\n\n> Backend", "\n\n### Deeper\n\n> Backend")
+    assert edit(text, QUOTE).partition("<!-- BEGIN")[0] == text.partition("> Backend")[0]
+
+
+def test_another_machine_leaves_it_pending() -> None:
+    assert PENDING in edit(doc(), QUOTE, "NVIDIA H200")
 
 
 @pytest.mark.parametrize(
@@ -86,14 +100,14 @@ def test_only_that_sentence_goes(pending: str, left: str) -> None:
         (doc(caveat=f"```\n{OLD}```\n"), "the section has no block quote that begins"),
         (doc(caveat=f"{OLD}\ntext\n\n{NEW}"), "the section has 2 notes that begin 'Backend note"),
         (doc(pending=f"{PENDING} {PENDING}\n"), r"line \d+: a second sentence calls a CUDA measurement pending"),
-        (doc_edit.edit(doc(), QUOTE).replace("70.5", "99.9"), r"line 7: the note was edited by hand since"),
+        (edit(doc(), QUOTE).replace("70.5", "99.9"), r"line 7: the note was edited by hand since"),
         (
-            doc_edit.edit(doc(), QUOTE).replace("<!-- END FACTS cuda_note -->\n", ""),
+            edit(doc(), QUOTE).replace("<!-- END FACTS cuda_note -->\n", ""),
             "line 7: the markers of the note are",
         ),
-        (doc_edit.edit(doc(), QUOTE).replace("<!-- END", "> more\n\n<!-- END"), "line 7: the note was edited by hand"),
+        (edit(doc(), QUOTE).replace("<!-- END", "> more\n\n<!-- END"), "line 7: the note was edited by hand"),
         (
-            doc_edit.edit(doc(), QUOTE).replace("Memory sizing", "> Backend note (CUDA): x\n\nMemory sizing"),
+            edit(doc(), QUOTE).replace("Memory sizing", "> Backend note (CUDA): x\n\nMemory sizing"),
             "the section has 2 notes that begin",
         ),
         (doc().replace("\n\n> Backend", "\n\n## Next\n\n> Backend"), "the section has no block quote that begins"),
@@ -101,7 +115,7 @@ def test_only_that_sentence_goes(pending: str, left: str) -> None:
 )
 def test_what_it_refuses(text: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
-        doc_edit.edit(text, QUOTE)
+        edit(text, QUOTE)
 
 
 WORDS = st.text("ab .!`*_|>#-~1(\u00e9\u2028\x0c", max_size=12).map(lambda text: text.replace("Backend", ""))
@@ -133,15 +147,15 @@ def test_every_other_byte_stays(data: Any) -> None:
     after = f"\n\n{parts[2]}{final}".replace("\n", end)
     whole = before + caveat.rstrip("\n").replace("\n", end) + after
     try:
-        edited = doc_edit.edit(whole, QUOTE)
+        edited = edit(whole, QUOTE)
     except UserError as error:
         # What was drawn ended the section, or left a fence or a comment open over the caveat.
         assume("no block quote" not in str(error) and "heading" not in str(error))
         raise
     assert edited.startswith(before) and edited.endswith(after)
-    managed = edited[len(before) : len(edited) - len(after)]
-    assert managed == doc_edit.managed.block(doc_edit.NAME, QUOTE).replace("\n", end)
-    assert doc_edit.edit(edited, QUOTE) == edited
+    note = edited[len(before) : len(edited) - len(after)]
+    assert note == managed.block(doc_edit.NAME, QUOTE).replace("\n", end)
+    assert edit(edited, QUOTE) == edited
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -151,7 +165,7 @@ def test_git_takes_the_diff(tmp_path: Path, end: str, final: str) -> None:
     path = tmp_path / "docs" / "CONTINUOUS_BATCHING.md"
     path.parent.mkdir()
     path.write_bytes(text.encode())
-    after = doc_edit.edit(doc_edit.read(path), QUOTE)
+    after = edit(doc_edit.read(path), QUOTE)
     (tmp_path / "x.diff").write_bytes(doc_edit.diff("docs/CONTINUOUS_BATCHING.md", text, after).encode())
     subprocess.run(["git", "apply", "--whitespace=nowarn", "x.diff"], cwd=tmp_path, check=True)
     assert path.read_bytes() == after.encode()
