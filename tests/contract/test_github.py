@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 
 import pytest
@@ -182,6 +183,12 @@ def test_a_proxy_is_not_asked_for_loopback(address: str, monkeypatch: pytest.Mon
 def test_a_token_never_travels_in_the_clear(address: str) -> None:
     with pytest.raises(UserError, match="in the clear"):
         GitHub("token", address)
+
+
+def test_githubkit_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "githubkit", None)
+    with pytest.raises(MissingTool, match=r"githubkit .*: pip install 'mlx-upstream-patch\[github\]'"):
+        GitHub("token")
 
 
 def test_a_token_is_needed() -> None:

@@ -16,7 +16,6 @@ from upstream_patch.filing.post import Post, rehearsal
 from upstream_patch.filing.receipts import Receipts
 from upstream_patch.filing.send import Sent, send
 from upstream_patch.github import Clock, GitHub
-from upstream_patch.records.store import Root
 
 UPSTREAM = "ml-explore/mlx"
 DOWNSTREAM, THREAD = "lablup/mlxcel", 725
@@ -40,7 +39,7 @@ class Changed(UserError):
 class Desk:
     work: Path
     """The folder of the drafts."""
-    evidence: Root
+    evidence: Path
     github: GitHub
     person: Person
     clock: Clock

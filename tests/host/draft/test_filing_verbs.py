@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,6 +95,29 @@ def test_a_person_files_all_three_and_each_names_the_next(rehearsal: Any, fake: 
     ]
     _, shown, _ = terminal("link", types="lablup/mlxcel")
     assert shown.splitlines()[-2].endswith(" was there already: nothing was sent")
+
+
+@pytest.mark.parametrize(
+    ("verb", "leads_to"),
+    [
+        (["file"], ("duplicates", "status", "file issue", "draft pr", "file pr", "link", "GH_TOKEN")),
+        (["file", "issue"], ("every gate", "--rehearse", "draft pr")),
+        (["file", "pr"], ("--head", "--rehearse", "draft link-back")),
+        (["link"], ("--rehearse", "draft docs")),
+        (["duplicates"], ("--query", "status")),
+    ],
+    ids=" ".join,
+)
+def test_the_help_of_each_verb_leads_to_the_next(
+    verb: list[str], leads_to: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["upstream-patch", *verb, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out = re.sub(r"\s+", " ", re.sub(r"\x1b\[[\d;]*m", "", capfd.readouterr().out))
+    assert not ended.value.code
+    assert [word for word in leads_to if word not in out] == []
 
 
 def test_another_edition_is_another_text(rehearsal: Any, fake: FakeGitHub, terminal: Verb) -> None:
