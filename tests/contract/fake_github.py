@@ -70,6 +70,7 @@ class Repo:
     branches: dict[str, str] = field(default_factory=lambda: {"main": "a" * 40})
     parent: str = ""
     has_issues: bool = True
+    archived: bool = False
     entries: list[Stored] = field(default_factory=list)
 
 
@@ -242,8 +243,8 @@ class FakeGitHub:
     def _repo(self, name: str, repo: Repo) -> dict[str, Any]:
         answer = {
             **{"full_name": name, "owner": self._owner(repo.owner), "html_url": f"https://github.com/{name}"},
-            **{"fork": bool(repo.parent), "default_branch": "main", "has_issues": repo.has_issues, "archived": False},
-            "created_at": "2023-01-01T00:00:00Z",
+            **{"fork": bool(repo.parent), "default_branch": "main", "has_issues": repo.has_issues},
+            **{"archived": repo.archived, "created_at": "2023-01-01T00:00:00Z"},
         }
         if repo.parent:
             answer["parent"] = self._repo(repo.parent, self.repos[repo.parent])

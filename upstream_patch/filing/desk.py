@@ -15,7 +15,7 @@ from upstream_patch.filing.person import Person, confirm
 from upstream_patch.filing.post import Post, rehearsal
 from upstream_patch.filing.receipts import Receipts
 from upstream_patch.filing.send import Sent, send
-from upstream_patch.github import Clock, GitHub
+from upstream_patch.github import Clock, GitHub, Repository
 
 UPSTREAM = "ml-explore/mlx"
 DOWNSTREAM, THREAD = "lablup/mlxcel", 725
@@ -54,7 +54,10 @@ class Desk:
 
     def issue(self) -> Sent:
         """File the issue. Raises GateClosed, Stopped, Changed and what ``send`` raises; nothing was sent then."""
-        sent = self._send("issue", lambda ready, login: self._post("issue", ready))
+        sent = self._send(
+            "issue",
+            lambda ready, login, place: Post("issue", UPSTREAM, self._change_id("issue"), ready.title, ready.body),
+        )
         self._filed("issue", sent)
         return sent
 
@@ -64,9 +67,16 @@ class Desk:
         Raises BranchMissing when it is not there, else as ``issue``.
         """
 
-        def post(ready: Ready, login: str) -> Post:
+        def post(ready: Ready, login: str, place: Repository) -> Post:
             source = self.rehearse or fork or f"{login}/{UPSTREAM.partition('/')[2]}"
-            return self._post("pr", ready, head=f"{source.partition('/')[0]}:{branch}", source=source)
+            if self.github.branch(source, branch) is None:
+                raise BranchMissing(
+                    f"{source} has no branch {branch}: push it yourself, from your MLX checkout: "
+                    f"git push https://github.com/{source}.git {branch} (a tool or an agent must not)"
+                )
+            head, base = f"{source.partition('/')[0]}:{branch}", place.default_branch
+            change_id = self._change_id("pr")
+            return Post("pull request", UPSTREAM, change_id, ready.title, ready.body, head=head, base=base)
 
         sent = self._send("pr", post)
         self._filed("pr", sent)
@@ -74,13 +84,17 @@ class Desk:
 
     def link(self) -> Sent:
         """Comment downstream on what was filed; a rehearsal comments on the issue of the rehearsal."""
-        return self._send("link-back", lambda ready, login: self._post("link-back", ready))
 
-    def _send(self, draft: str, post_of: Callable[[Ready, str], Post]) -> Sent:
+        def post(ready: Ready, login: str, place: Repository) -> Post:
+            number = self._rehearsed_issue() if self.rehearse else THREAD
+            return Post("comment", DOWNSTREAM, self._change_id("link-back"), "", ready.body, number=number)
+
+        return self._send("link-back", post)
+
+    def _send(self, draft: str, post_of: Callable[[Ready, str, Repository], Post]) -> Sent:
         ready = self._ready(draft)
         login = self.github.login()
-        post = post_of(ready, login)
-        self._place(post, login)
+        post = post_of(ready, login, self._place(draft, login))
         if self.rehearse:
             post = rehearsal(post, self.rehearse)
         post.checked()
@@ -96,35 +110,22 @@ class Desk:
     def _change_id(self, draft: str) -> str:
         return f"{TOPIC}-{draft}-{self.edition}"
 
-    def _post(self, draft: str, ready: Ready, head: str = "", source: str = "") -> Post:
-        change_id = self._change_id(draft)
-        if draft == "issue":
-            return Post("issue", UPSTREAM, change_id, ready.title, ready.body)
-        if draft == "link-back":
-            number = self._rehearsed_issue() if self.rehearse else THREAD
-            return Post("comment", DOWNSTREAM, change_id, "", ready.body, number=number)
-        branch = head.partition(":")[2]
-        if self.github.branch(source, branch) is None:
-            raise BranchMissing(
-                f"{source} has no branch {branch}: push it yourself, from your MLX checkout: "
-                f"git push https://github.com/{source}.git {branch} (a tool or an agent must not)"
-            )
-        base = self.github.repository(self.rehearse or UPSTREAM).default_branch
-        return Post("pull request", UPSTREAM, change_id, ready.title, ready.body, head=head, base=base)
+    def _place(self, draft: str, login: str) -> Repository:
+        """Where it goes. Raises UserError where that cannot take it, or is no fork of the person's own."""
+        place = self.github.repository(self.rehearse or (DOWNSTREAM if draft == "link-back" else UPSTREAM))
+        if self.rehearse and (place.owner != login or place.parent != UPSTREAM):
+            raise UserError(f"{place.name} is no fork of {UPSTREAM} that {login} owns: rehearse in your own")
+        if place.archived:
+            raise UserError(f"{place.name} is archived and takes nothing new")
+        if draft == "issue" and not place.has_issues:
+            raise UserError(f"{place.name} takes no issue: a fork's owner switches issues on in its settings")
+        return place
 
     def _rehearsed_issue(self) -> int:
         for attempt in self.receipts.attempts(self.rehearse, self._change_id("issue")):
             if attempt.outcome and attempt.outcome.number:
                 return attempt.outcome.number
         raise UserError(f"{self.rehearse} has no rehearsed issue to comment on: rehearse `file issue` first")
-
-    def _place(self, post: Post, login: str) -> None:
-        """Raises UserError where the place cannot take the post, or is no fork of the person's own."""
-        place = self.github.repository(self.rehearse or post.repository)
-        if self.rehearse and (place.owner != login or place.parent != UPSTREAM):
-            raise UserError(f"{place.name} is no fork of {UPSTREAM} that {login} owns: rehearse in your own")
-        if place.archived or (post.kind == "issue" and not place.has_issues):
-            raise UserError(f"{place.name} takes no {post.kind}: a fork's owner switches issues on in its settings")
 
     def _filed(self, what: str, sent: Sent) -> None:
         if not self.rehearse:

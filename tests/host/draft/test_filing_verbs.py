@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
@@ -200,6 +201,16 @@ def test_without_a_terminal_nothing_is_sent(
     assert (code, shown) == (45, "")
     assert told.startswith("error: only a person at a terminal may send: MLX bans agents that file")
     assert fake.log == []
+
+
+def test_no_code_of_the_package_pushes(root: Path) -> None:
+    pushing = [
+        f"{path.relative_to(root)}:{node.lineno}"
+        for path in (root / "upstream_patch").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in ("push", "send-pack", "send-email", "request-pull")
+    ]
+    assert pushing == []
 
 
 def test_duplicates_are_listed_and_open_their_gate(

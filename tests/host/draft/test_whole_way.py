@@ -235,6 +235,7 @@ def test_nothing_is_pushed_the_command_is_told(rehearsal: Any, fake: FakeGitHub,
         ("they/mlx", "is no fork of ml-explore/mlx that me owns"),
         ("me/other", "is no fork of ml-explore/mlx that me owns"),
         ("me/closed", "takes no issue: a fork's owner switches issues on"),
+        ("me/old", "is archived and takes nothing new"),
         ("me/none", "404"),
     ],
 )
@@ -245,6 +246,7 @@ def test_a_rehearsal_is_in_the_persons_own_fork(
     fake.repos["they/mlx"] = Repo("they", parent=MLX)
     fake.repos["me/other"] = Repo("me")
     fake.repos["me/closed"] = Repo("me", parent=MLX, has_issues=False)
+    fake.repos["me/old"] = Repo("me", parent=MLX, archived=True)
     with pytest.raises(UserError, match=told):
         opening(fork, rehearse=fork).issue()
     assert sent_nothing(fake)
