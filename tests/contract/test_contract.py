@@ -14,44 +14,57 @@ pytestmark = pytest.mark.needs_contract
 ISSUES, PULLS = "/repos/o/r/issues", "/repos/o/r/pulls"
 
 
-def post(target: str, **fields: Any) -> str:
-    return request_fault("POST", target, json.dumps(fields).encode())
+def body(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("method", "target", "sent", "told"),
     [
-        (post(ISSUES, body="b"), "'title' is a required property"),
-        (post(ISSUES, title="t", boddy="b"), "'boddy' was unexpected"),
-        (post(ISSUES, title=["t"]), "is not valid under any of the given schemas"),
-        (post(PULLS, title="t", head="me:b"), "'base' is a required property"),
-        (post(PULLS, title="t", head="me:b", base="main", draft="yes"), "'yes' is not of type 'boolean'"),
-        (post("/repos/o/r/issues/seven/comments", body="b"), "parameter"),
-        (request_fault("GET", f"{ISSUES}?state=every", b""), "'every' is not one of"),
-        (request_fault("GET", f"{ISSUES}?author=me", b""), "unknown query parameters ['author']"),
-        (request_fault("GET", "/search/issues", b""), "Missing required query parameter"),
-        (request_fault("GET", "/repos/o/r/isues", b""), "Path not found"),
-        (request_fault("DELETE", ISSUES, b""), "Operation delete not found"),
-        (answer_fault("GET", "/user", 200, b'{"login": "me"}'), "'html_url' is a required property"),
-        (answer_fault("GET", ISSUES, 200, b"{}"), "is not of type 'array'"),
+        ("POST", ISSUES, body(body="b"), "'title' is a required property"),
+        ("POST", ISSUES, body(title="t", boddy="b"), "'boddy' was unexpected"),
+        ("POST", ISSUES, body(title=["t"]), "is not valid under any of the given schemas"),
+        ("POST", PULLS, body(title="t", head="me:b"), "'base' is a required property"),
+        ("POST", PULLS, body(title="t", head="me:b", base="main", draft="yes"), "'yes' is not of type 'boolean'"),
+        ("POST", "/repos/o/r/issues/seven/comments", body(body="b"), "parameter"),
+        ("GET", f"{ISSUES}?state=every", b"", "'every' is not one of"),
+        ("GET", f"{ISSUES}?author=me", b"", "unknown query parameters ['author']"),
+        ("GET", "/search/issues", b"", "Missing required query parameter"),
+        ("GET", "/repos/o/r/isues", b"", "Path not found"),
+        ("DELETE", ISSUES, b"", "Operation delete not found"),
     ],
 )
-def test_a_wrong_request_or_answer_is_seen(fault: str, told: str) -> None:
-    assert told in fault
+def test_a_wrong_request_is_seen(method: str, target: str, sent: bytes, told: str) -> None:
+    assert told in request_fault(method, target, sent)
 
 
 @pytest.mark.parametrize(
-    "fault",
+    ("method", "target", "sent"),
     [
-        post(ISSUES, title="t", body="b"),
-        post(PULLS, title="t", body="b", head="me:b", base="main", draft=True, maintainer_can_modify=True),
-        post("/repos/o/r/issues/7/comments", body="b"),
-        request_fault("GET", f"{ISSUES}?state=all&creator=me&per_page=100&page=2&sort=created&direction=desc", b""),
-        request_fault("GET", "/search/issues?q=repo%3Ao%2Fr+x&per_page=100", b""),
+        ("POST", ISSUES, body(title="t", body="b")),
+        (
+            *("POST", PULLS),
+            body(title="t", body="b", head="me:b", base="main", draft=True, maintainer_can_modify=True),
+        ),
+        ("POST", "/repos/o/r/issues/7/comments", body(body="b")),
+        ("GET", f"{ISSUES}?state=all&creator=me&per_page=100&page=2&sort=created&direction=desc", b""),
+        ("GET", "/search/issues?q=repo%3Ao%2Fr+x&per_page=100", b""),
     ],
 )
-def test_a_right_one_is_not(fault: str) -> None:
-    assert fault == ""
+def test_a_right_one_is_not(method: str, target: str, sent: bytes) -> None:
+    assert request_fault(method, target, sent) == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "answer", "told"),
+    [
+        ("/user", b'{"login": "me"}', "'html_url' is a required property"),
+        ("/user", b'{"logn": "me"}', "'logn' was unexpected"),
+        (ISSUES, b"{}", "is not of type 'array'"),
+    ],
+)
+def test_a_wrong_answer_of_the_fake_is_seen(target: str, answer: bytes, told: str) -> None:
+    assert told in answer_fault("GET", target, 200, answer)
 
 
 def test_the_description_is_only_what_is_used_and_says_where_it_is_from() -> None:
