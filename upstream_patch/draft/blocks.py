@@ -118,7 +118,7 @@ def _tests(given: Given) -> str:
         return f"{MISSING}: no MLX was built from source with the series"
     base, patched = given.series.base, given.series.patched
     body = [
-        [f"`{name}`", base.outcomes.get(name, "not run"), patched.outcomes.get(name, "not run")]
+        [f"`{name}`", *("failed" if name in run.failed else "passed" for run in (base, patched))]
         for name in given.series.new_tests
     ]
     runs = f"base {given.series.base_commit}: `{base.command}`\n\nseries on it: `{patched.command}`"

@@ -153,10 +153,12 @@ def _tests(look: Look) -> Finding:
     if isinstance(proof, Finding):
         return proof
     seen = (proof.model_dump_json(),)
-    base, patched = proof.base.outcomes, proof.patched.outcomes
-    passing = [name for name in proof.new_tests if base.get(name) != "failed"]
-    failing = [name for name in proof.new_tests if patched.get(name) != "passed"]
-    worse = [name for name, how in patched.items() if how == "failed" and base.get(name) != "failed"]
+    base, patched = proof.base.failed, proof.patched.failed
+    if not proof.base.ran or not proof.patched.ran:
+        return Finding(False, "a build was not tested", _BUILD, seen)
+    passing = [name for name in proof.new_tests if name not in base]
+    failing = [name for name in proof.new_tests if name in patched]
+    worse = [name for name in patched if name not in base]
     for names, what in (
         (passing, "does not fail on the base"),
         (failing, "does not pass with the series"),

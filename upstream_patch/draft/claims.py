@@ -15,6 +15,7 @@ from upstream_patch.records.provenance import HOSTS
 
 _ALIASES = {"DGX Spark": "gb10"}
 _VENDOR = re.compile(r"^(?:NVIDIA|Apple|AMD|Intel)\s+")
+_BATCH = re.compile(r"decode\..+\.B(\d+)\.")
 _UNITLESS = ("norm", "ulp")
 _GAIN = re.compile(r"\b(?:faster|more|gains?|improve\w*|speed-?up|higher)\b", re.IGNORECASE)
 _LOSS = re.compile(r"\b(?:less|lower|shorter|reduc\w*|saves?|fewer)\b", re.IGNORECASE)
@@ -49,9 +50,9 @@ def check(text: str, facts: Sequence[Fact]) -> list[Remark]:
     """What a draft's prose claims and the facts do not: numbers that no fact has within their rounding, stale facts,
     facts of another device than the sentence names, devices without a record, superlatives beside no fact.
 
-    A sentence that names M, or K x N, is checked against facts of those problems only. ``<!-- fact ID -->`` in a
-    sentence narrows its numbers of that unit to that fact, ``<!-- fact ID / ID -->`` to the quotient of two. Code is
-    not read: quoted output is not the person's claim. A size that some problem of the facts has needs no unit.
+    A sentence that names M, K x N, or a batch B of decode is checked against facts of those only. ``<!-- fact ID -->``
+    in a sentence narrows its numbers of that unit to that fact, ``<!-- fact ID / ID -->`` to the quotient of two. Code
+    is not read: quoted output is not the person's claim. A size that some problem of the facts has needs no unit.
     """
     known = {fact.id: fact for fact in facts}
     devices = _devices(facts)
@@ -128,7 +129,11 @@ def _readings(fact: Fact, sentence: Sentence) -> Iterator[_Known]:
     if isinstance(fact.value, str):
         return
     problem = _problem(fact.id)
-    yield _Known(fact, fact.unit, fact.value, problem)
+    yield (
+        _Known(fact, "us", 1e3 * fact.value, problem)
+        if fact.unit == "ms"
+        else _Known(fact, fact.unit, fact.value, problem)
+    )
     if fact.id.endswith("_fraction"):
         yield _Known(fact, "percent", 100 * fact.value, problem)
     elif fact.id.endswith(".speedup") and fact.value > 0:
@@ -157,7 +162,9 @@ def _pinned(sentence: Sentence, known: dict[str, Fact]) -> tuple[list[_Known], l
 
 
 def _fits(one: _Known, sentence: Sentence) -> bool:
-    problem = one.problem
+    problem, batch = one.problem, _BATCH.match(one.fact.id)
+    if batch and sentence.batches and int(batch[1]) not in sentence.batches:
+        return False
     if problem is None:
         return True
     if sentence.rows and problem.m not in sentence.rows:

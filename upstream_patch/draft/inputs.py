@@ -26,11 +26,12 @@ class Input(BaseModel):
 
 
 class SuiteRun(Input):
-    """One run of MLX's own tests on one build."""
+    """MLX's own tests on one build, in every environment that they were run in."""
 
     command: str
-    outcomes: dict[str, Literal["passed", "failed", "skipped"]]
-    """By test name, as the runner prints it."""
+    ran: Annotated[int, Field(ge=0)]
+    failed: tuple[str, ...]
+    """Test methods, each that failed in any environment."""
 
 
 class Cell(Input):

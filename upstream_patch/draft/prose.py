@@ -20,7 +20,7 @@ UNITS: Mapping[str, tuple[str, float]] = {
     **{name: ("GB/s", factor / 1e9) for name, factor in (("MiB/s", 2**20), ("GiB/s", 2**30), ("TiB/s", 2**40))},
     **{name: ("byte", factor) for name, factor in (("bytes", 1), ("KB", 1e3), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9))},
     **{name: ("byte", factor) for name, factor in (("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30))},
-    **dict.fromkeys(("tok/s", "tokens/s", "tokens per second", "tokens a second"), ("tok/s", 1.0)),
+    **dict.fromkeys(("tok/s", "tokens/s", "tokens per second", "tokens a second"), ("tokens/s", 1.0)),
     **{name: ("TFLOP/s", factor) for name, factor in (("GFLOP/s", 1e-3), ("TFLOP/s", 1.0), ("TFLOPS", 1.0))},
     **dict.fromkeys(("x", "\u00d7", "times", "-fold", "fold"), ("ratio", 1.0)),
     **dict.fromkeys(("%", "percent", "per cent"), ("percent", 1.0)),
@@ -49,11 +49,10 @@ _NUMBER = re.compile(
 )
 _ABOUT = re.compile(r"(?:about|around|roughly|nearly|almost|some|approximately|~|≈)\s*$", re.IGNORECASE)
 _OVER = re.compile(r"(?:over|above|more than|at least|>|>=|≥)\s*$", re.IGNORECASE)
-_ROWS = re.compile(
-    r"(?<!\w)M\s*(?:=|in|of|from|<=?|>=?|≤|≥)\s*(?P<sizes>\d+(?:\s*(?:to|\.\.\.?|-|\u2013|,|and|or)\s*\d+)*)(?![.\d]*\s*(?:"
-    + _UNIT
-    + r")\b)"
-)
+_LIST = r"\d+(?:\s*(?:to|\.\.\.?|-|\u2013|,|and|or)\s*\d+)*"
+_IS = r"\s*(?:=|in|of|from|<=?|>=?|\u2264|\u2265)\s*"
+_ROWS = re.compile(rf"(?<!\w)M{_IS}(?P<sizes>{_LIST})(?![.\d]*\s*(?:{_UNIT})\b)")
+_BATCHES = re.compile(rf"(?<!\w)B{_IS}(?P<sizes>{_LIST})|(?<![\w.,])(?P<more>{_LIST}) clients\b")
 _SHAPE = re.compile(r"(?<![\w.])(?P<k>\d[\d,]*)\s*[x\u00d7]\s*(?P<n>\d[\d,]*)(?![\w.]*\d)")
 _SETTLED = (
     re.compile(
@@ -104,6 +103,8 @@ class Sentence:
     """M, where the sentence names it."""
     shapes: frozenset[tuple[int, int]]
     """(K, N)"""
+    batches: frozenset[int]
+    """B of decode, or clients."""
     pins: tuple[tuple[str, str], ...]
     """(fact, the one it is divided by or empty)"""
     superlatives: tuple[tuple[int, str], ...]
@@ -145,9 +146,10 @@ def _sentence(text: str, start: int, end: int, device: re.Pattern[str], pins: tu
         return text.count("\n", 0, start + offset) + 1
 
     rows = frozenset(size for match in _ROWS.finditer(words) for size in _sizes(match["sizes"]))
+    batches = frozenset(size for match in _BATCHES.finditer(words) for size in _sizes(match["sizes"] or match["more"]))
     shapes = frozenset((_integer(match["k"]), _integer(match["n"])) for match in _SHAPE.finditer(words))
     devices = tuple(dict.fromkeys(match.group() for match in device.finditer(words)))
-    for pattern in (_ROWS, _SHAPE, device, *_SETTLED):
+    for pattern in (_ROWS, _BATCHES, _SHAPE, device, *_SETTLED):
         words = _masked(words, _spans(pattern, words))
     claims = tuple(
         claim
@@ -156,7 +158,9 @@ def _sentence(text: str, start: int, end: int, device: re.Pattern[str], pins: tu
     )
     worst = tuple((line(match.start()), match.group()) for match in SUPERLATIVE.finditer(words))
     begins = len(words) - len(words.lstrip())
-    return Sentence(line(begins), " ".join(text[start:end].split()), claims, devices, rows, shapes, pins, worst)
+    return Sentence(
+        line(begins), " ".join(text[start:end].split()), claims, devices, rows, shapes, batches, pins, worst
+    )
 
 
 def _claims(match: re.Match[str], before: str, line: int) -> Iterator[Claim]:

@@ -31,7 +31,8 @@ FACTS = [
     fact("probe.h200.read_gbps", 4379.0, "GB/s"),
     fact("sanitizer.h200.memcheck.launches", 1225, "count"),
     fact("correctness.h200.bf16.max_norm_error", 0.00235535, "norm"),
-    fact("decode.gb10.llama-3.1-8b.B4.ours_tok_s", 74.21, "tok/s"),
+    fact("decode.gb10.llama-3.1-8b.B4.ours_tok_s", 74.21, "tokens/s"),
+    fact("decode.h200.llama-3.1-8b.B8.ours_ms_step", 3.81, "ms"),
     fact(f"{STEM.replace('h200', 'gb10')}.M2.ours_us", 111.0, "us", stale=True),
     fact("record.h200-1.gpu", "NVIDIA H200", "text"),
 ]
@@ -52,8 +53,9 @@ def listed(prose: str) -> list[str]:
         "M = 8 on 4096 x 14336 is slower, 1.25x.",
         "66.06 MB or 63.0 MiB are read at M = 7.",
         "No error in 1,225 launches, and a norm error of 0.00236.",
+        "At B = 4, 4 clients, it is 74.2 tok/s on a GB10. From 1 to 8 clients: 74 tok/s.",
         "A DGX Spark gives 74.2 tok/s, 74 tokens per second.",
-        "From 9.3 to 63.1 us.",
+        "From 9.3 to 63.1 us. A step takes 3.8 ms, 3810 us.",
         "See #3764, lablup/mlxcel#725 of 2026-07-10, MLX 0.32.4, CUDA 13.0, Llama-3.1-8B, https://a.b/9x, [8, 1, 64].",
         "## 17 reasons\n\n1. first\n2. second\n\n> 3. third",
         "`99.9 us` and ``5x``\n\n```\nM = 7: 77.7 us\n```\n\n    88.8 us\n",
@@ -88,12 +90,12 @@ def test_what_the_facts_bear_out(prose: str) -> None:
         (
             "An M5 Max gives 74.2 tok/s.",
             "line 1: '74.2 tok/s' is said of M5 Max, of which this draft has no fact; nearest: "
-            "decode.gb10.llama-3.1-8b.B4.ours_tok_s = 74.21 tok/s",
+            "decode.gb10.llama-3.1-8b.B4.ours_tok_s = 74.21 tokens/s",
         ),
         (
             "An H200 was used.\nIt gives 74.2 tok/s.",  # of the sentence before
             "line 2: '74.2 tok/s' is a fact of another device than H200; nearest: "
-            "decode.gb10.llama-3.1-8b.B4.ours_tok_s = 74.21 tok/s",
+            "decode.gb10.llama-3.1-8b.B4.ours_tok_s = 74.21 tokens/s",
         ),
         (
             "A GB10 takes 111 us at M = 2.",
@@ -110,6 +112,10 @@ def test_what_the_facts_bear_out(prose: str) -> None:
             "line 1: '0.004' has no unit, and is no fact; nearest: correctness.h200.bf16.max_norm_error",
         ),
         ("250 TFLOP/s are reached.", "line 1: '250 TFLOP/s' is no fact"),
+        (
+            "On a GB10 8 clients get 74.2 tok/s.",
+            "line 1: '74.2 tok/s' is no fact",
+        ),
         ("13.8x. <!-- fact small_m.nothing -->", "line 1: 'small_m.nothing' is pinned and is no fact"),
         (
             f"63.1 us. <!-- fact {STEM}.M1.stock_us -->",

@@ -44,7 +44,7 @@ def test_the_pull_request_follows_the_template_and_shows_both_builds(rehearsal: 
     places = [text.index(f"\n{heading}") for heading in PR_FORM]
     assert places == sorted(places)
     assert text.startswith(rehearsal.words["pr"]["rule"])
-    assert "| `TestQuantized.test_qmm_small_m` | failed | passed |" in text
+    assert "| `test_qmm_few_rows` | failed | passed |" in text
     assert "| 7 | 4096 | 4096 | 70.0 | 10.0 | 7.00 |" in text
     assert f"```python\n{script().rstrip()}\n```" in text
 

@@ -103,7 +103,7 @@ def days_later(here: Any) -> None:
     inputs.write(here.work, rules.NAME, found.model_copy(update={"seen": older}))
 
 
-test = "TestQuantized.test_qmm_small_m"
+test = "test_qmm_few_rows"
 BROKEN: tuple[tuple[str, str, Break, str], ...] = (
     (
         "issue",
@@ -139,14 +139,21 @@ BROKEN: tuple[tuple[str, str, Break, str], ...] = (
     (
         "pr",
         "tests",
-        series(base=SuiteRun(command="t", outcomes={test: "passed"})),
+        series(base=SuiteRun(command="t", ran=9, failed=())),
         "does not fail on the base",
     ),
     (
         "pr",
         "tests",
-        series(patched=SuiteRun(command="t", outcomes={test: "failed"})),
+        series(patched=SuiteRun(command="t", ran=9, failed=(test,))),
         "does not pass with",
+    ),
+    ("pr", "tests", series(patched=SuiteRun(command="t", ran=0, failed=())), "a build was not tested"),
+    (
+        "pr",
+        "tests",
+        series(patched=SuiteRun(command="t", ran=9, failed=("test_qmv",))),
+        "test_qmv fails with the series and not on the base",
     ),
     ("pr", "tests", series(new_tests=()), "the series has no new test"),
     ("pr", "unaffected", series(unaffected=(FASTER,)), "M7 is FASTER"),
