@@ -28,7 +28,7 @@ PINS = ("--constraint", "constraints.txt")
 MLX = "cuda" if sys.platform == "linux" and shutil.which("nvidia-smi") else "cpu"
 CUDA_LIBRARY = "mlx-cuda-13==0.32.4"
 EXTRAS = (MLX, "compile", "simulate", "decode")
-TESTED = (*EXTRAS, "plots")
+TESTED = (*EXTRAS, "plots", "github")
 nox.options.envdir = f".nox/{MLX}"  # the two wheels install the same files, so each has its own environments
 
 
@@ -58,6 +58,10 @@ VERBS = (
     Verb("gb10", ("gb10",), "All that a GB10's owner can show, recorded.", ("cuda", "compile")),
     Verb("facts", ("facts",), "List every value derived from the records; -- --json.", ()),
     Verb("draft", ("draft", "issue"), "Write the issue's fact sheet; its prose is for a person.", ()),
+    Verb("status", ("status",), "What still stands between the drafts and upstream: every gate.", ()),
+    Verb("duplicates", ("duplicates",), "Search MLX's threads for the subject of -- issue or -- pr.", ("github",)),
+    Verb("file", ("file",), "Send a finished draft, as a person at a terminal: -- issue, or -- pr.", ("github",)),
+    Verb("link", ("link",), "Comment on what was filed in lablup/mlxcel #725, the same way.", ("github",)),
     Verb("readme", ("readme",), "Fill README's table from the facts.", ()),
     Verb("plots", ("plots",), "Draw every plot of the facts.", ("plots",)),
     Verb("report", ("report",), "Write the HTML page of everything that was measured.", ("plots",)),
@@ -130,8 +134,8 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy --strict."""
-    # With MLX and matplotlib, whose stubs are part of their wheels.
-    install(session, extras=(MLX, "plots"), group="types")
+    # With MLX, matplotlib and githubkit, whose stubs are part of their wheels.
+    install(session, extras=(MLX, "plots", "github"), group="types")
     session.run(python(session), "-m", "mypy", *session.posargs)
 
 

@@ -157,6 +157,15 @@ def _missing_browser() -> str | None:
     return None
 
 
+def _missing_contract() -> str | None:
+    try:
+        import githubkit  # noqa: F401
+        import openapi_core  # noqa: F401
+    except ImportError as error:
+        return f"no contract tests: {error}"
+    return None
+
+
 NEEDS = {
     "needs_host_code": _missing_host_code,
     "needs_cuda_wheel": _missing_cuda_wheel,
@@ -168,6 +177,7 @@ NEEDS = {
     "needs_plots": _missing_plots,
     "needs_decode": _missing_decode,
     "needs_browser": _missing_browser,
+    "needs_contract": _missing_contract,
 }
 
 

@@ -7,21 +7,37 @@ import tempfile
 from pathlib import Path
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 beside ``path``, then put it in place in one step. Makes the folder where it is missing."""
+def write_text(path: Path, text: str, *, durable: bool = False) -> None:
+    """Write UTF-8 beside ``path``, then put it in place in one step. Makes the folder where it is missing.
+
+    With ``durable``, the file and its name are on the disk when this returns: a crash of the machine loses neither.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         # mkstemp makes it private; a new file here is as open as the umask says.
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask)
         temporary.replace(path)
+        if durable:
+            _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def write_changed(path: Path, text: str) -> bool:

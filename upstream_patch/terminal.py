@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from upstream_patch.compile import CompileResult
+from upstream_patch.draft.gates import Gate
 from upstream_patch.machine import Finding
 
 NEWS_S = 30.0
@@ -77,6 +78,18 @@ def compile_tables(results: Sequence[CompileResult]) -> Iterator[Table]:
             numbers = (str(result.threads), f"{result.shared_bytes:,}", str(result.registers))
             table.add_row(result.variant, *numbers, spilled)
         yield table
+
+
+def show_gates(console: Console, gates: Sequence[Gate]) -> None:
+    """One row a gate, draft by draft, and under a red one the way out."""
+    table = plain_table("draft", "gate", "", "what was found, and the way out")
+    for gate in gates:
+        told = Text(gate.why)
+        if gate.fix:
+            told.append(f"\n-> {gate.fix}", style="cyan")
+        outcome = Text(str(gate.outcome), style="green" if gate.open else "bold red")
+        table.add_row(gate.draft, gate.name, outcome, told)
+    console.print(table)
 
 
 def plain_table(*columns: str, title: str | None = None) -> Table:

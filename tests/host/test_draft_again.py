@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from upstream_patch.draft import holes, issue, managed
+from upstream_patch.draft import holes, managed
+from upstream_patch.draft.documents import CUDA_HOSTS
+from upstream_patch.draft.documents import ISSUE as issue
 from upstream_patch.errors import UserError
 from upstream_patch.records.facts import Fact, derive
 
-TEST_HOSTS = ("test", *issue.CUDA_HOSTS)
+TEST_HOSTS = ("test", *CUDA_HOSTS)
 
 
 @pytest.fixture
@@ -30,29 +32,29 @@ def fill(text: str) -> str:
 
 def test_every_prose_slot_is_an_open_hole(facts: list[Fact]) -> None:
     text = issue.render(facts, TEST_HOSTS)
-    found = holes.open_holes(text, issue.REQUIRED)
-    assert tuple(hole.id for hole in found) == issue.REQUIRED
+    found = holes.open_holes(text, issue.required)
+    assert tuple(hole.id for hole in found) == issue.required
     assert all(text.splitlines()[hole.line - 1].startswith(f"<!-- HOLE {hole.id}:") for hole in found)
-    assert text.count("TODO(person)") == len(issue.REQUIRED)
-    assert holes.open_holes(fill(text), issue.REQUIRED) == []
+    assert text.count("TODO(person)") == len(issue.required)
+    assert holes.open_holes(fill(text), issue.required) == []
 
 
 def test_a_written_draft_says_what_is_open(facts: list[Fact], tmp_path: Path) -> None:
     path = issue.write(tmp_path, facts, TEST_HOSTS)
     path.write_text(path.read_text().replace("TODO(person): links", "mine"))
-    assert [hole.id for hole in issue.open_holes(path)] == list(issue.REQUIRED[:-1])
+    assert [hole.id for hole in issue.open_holes(path)] == list(issue.required[:-1])
 
 
 def test_holes_that_are_not_really_filled(facts: list[Fact]) -> None:
     text = fill(issue.render(facts, TEST_HOSTS))
     emptied = text.replace("My own words about describe.", "")
-    assert [hole.id for hole in holes.open_holes(emptied, issue.REQUIRED)] == ["describe"]
+    assert [hole.id for hole in holes.open_holes(emptied, issue.required)] == ["describe"]
     kept = text.replace("My own words about context.", "Some. TODO(person) ask again.")
-    assert [hole.id for hole in holes.open_holes(kept, issue.REQUIRED)] == ["context"]
+    assert [hole.id for hole in holes.open_holes(kept, issue.required)] == ["context"]
     title = text.replace("[BUG] My own words about title.", "[BUG]")
-    assert [hole.id for hole in holes.open_holes(title, issue.REQUIRED)] == ["title"]
+    assert [hole.id for hole in holes.open_holes(title, issue.required)] == ["title"]
     lost = re.sub(r"<!-- HOLE disclosure.*?-->\n", "", text)
-    assert [(hole.id, hole.line) for hole in holes.open_holes(lost, issue.REQUIRED)] == [("disclosure", 0)]
+    assert [(hole.id, hole.line) for hole in holes.open_holes(lost, issue.required)] == [("disclosure", 0)]
 
 
 def test_drafting_again_keeps_what_a_person_wrote(facts: list[Fact], tmp_path: Path) -> None:
@@ -87,12 +89,12 @@ def test_a_table_edited_by_hand_is_refused(facts: list[Fact], tmp_path: Path, ol
 
 
 def open_ids(text: str) -> list[str]:
-    return [hole.id for hole in holes.open_holes(text, issue.REQUIRED)]
+    return [hole.id for hole in holes.open_holes(text, issue.required)]
 
 
 def test_a_cut_todo_is_no_answer(facts: list[Fact]) -> None:
     text = issue.render(facts, TEST_HOSTS)
-    every = list(issue.REQUIRED)
+    every = list(issue.required)
     assert open_ids(re.sub(r"^.*TODO\(person\).*\n", "", text, flags=re.MULTILINE)) == every
     for instead in ("", "-", "...", "1.", "TODO (person)", "todo(person)", "Todo ( Person )", "TODO"):
         assert open_ids(text.replace("TODO(person)", instead)) == every, instead

@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from upstream_patch.draft import issue, managed, tables
+from upstream_patch.draft import managed, tables
+from upstream_patch.draft.documents import CUDA_HOSTS
+from upstream_patch.draft.documents import ISSUE as issue
 from upstream_patch.errors import UserError
 from upstream_patch.measure import graphs
 from upstream_patch.problem import Problem
 from upstream_patch.records.facts import Fact, derive
 from upstream_patch.records.schema import GRAPH_LIMITS, HostCost
 
-TEST_HOSTS = ("test", *issue.CUDA_HOSTS)
+TEST_HOSTS = ("test", *CUDA_HOSTS)
 FORM = [
     "**Describe the bug**",
     "**To Reproduce**",

@@ -289,7 +289,7 @@ def test_facts_need_no_mlx(root: Path) -> None:
     code = (
         "import sys; sys.modules['mlx'] = sys.modules['mlx.core'] = None\n"
         "from upstream_patch.records import facts, store\n"
-        "from upstream_patch.draft import issue\n"
+        "from upstream_patch.draft import documents\n"
         "print(facts.to_json(facts.derive(store.load_all())))"
     )
     done = subprocess.run(

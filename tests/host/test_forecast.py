@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from upstream_patch import readme
-from upstream_patch.draft import issue
+from upstream_patch.draft.documents import ISSUE as issue
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import System, find_nvdisasm
 from upstream_patch.measure.forecast import hardware, llama, model, report, sass

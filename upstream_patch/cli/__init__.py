@@ -8,7 +8,20 @@ from typing import NoReturn
 
 import typer
 
-from upstream_patch.cli import decode, draft, hosts, metal, pages, records, report, run, series, wheel
+from upstream_patch.cli import (
+    decode,
+    draft,
+    filing,
+    gates,
+    hosts,
+    metal,
+    pages,
+    records,
+    report,
+    run,
+    series,
+    wheel,
+)
 from upstream_patch.errors import UserError
 
 app = typer.Typer(
@@ -16,10 +29,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _verbs in (run.app, decode.app, hosts.app, metal.app, pages.app, report.app):
+for _verbs in (run.app, decode.app, hosts.app, metal.app, pages.app, report.app, gates.app, filing.app):
     app.add_typer(_verbs)
 app.add_typer(draft.app, name="draft")
+app.add_typer(filing.file_app, name="file")
 app.add_typer(records.app, name="records")
+app.add_typer(gates.rules_app, name="rules")
 app.add_typer(series.app, name="series")
 app.add_typer(wheel.app, name="wheel")
 

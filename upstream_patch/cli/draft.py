@@ -1,18 +1,108 @@
-"""Verbs that write files for a person to finish."""
+"""Verbs that write files for a person to finish, and say what is still missing in them."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from upstream_patch.cli.options import EVIDENCE, OUT, Evidence, Out, read_facts
+from upstream_patch.cli.options import EVIDENCE, OUT, Evidence, Out, existing, read_facts
+from upstream_patch.errors import UserError
 
-app = typer.Typer(help="Files for a person to finish: facts filled in, prose left as holes.")
+if TYPE_CHECKING:
+    from upstream_patch.draft.documents import Document
+
+app = typer.Typer(
+    help="Files for a person to finish: facts filled in, prose left as holes. In this order: `draft issue`, your "
+    "words, `rules refresh`, `status`; then `draft pr`, `draft link-back` and `draft docs` the same way."
+)
+Work = Annotated[Path, typer.Option("--out", help="The folder that drafts were written to.")]
+Draft = Annotated[str, typer.Argument(help="issue, pr, link-back or docs.")]
 
 
 @app.command("issue")
 def draft_issue(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
-    """Write the issue's fact sheet: tables from facts, prose as holes for a person."""
-    from upstream_patch.draft import issue
+    """Write the issue: MLX's form, tables from facts, prose as holes for a person. Next: fill them, then `status`."""
+    from upstream_patch.draft.documents import ISSUE
 
-    path = issue.write(out / "drafts", read_facts(evidence))
-    print(f"{path}: {len(issue.open_holes(path))} holes are open, for a person")
+    _write(ISSUE, out, evidence)
+
+
+@app.command("pr")
+def draft_pr(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+    """Write the pull request's description the same way. It needs the filed issue and a build with the series."""
+    from upstream_patch.draft.documents import PR
+
+    _write(PR, out, evidence)
+
+
+@app.command("link-back")
+def draft_link_back(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+    """Write the comment for lablup/mlxcel #725, once the issue and the pull request are filed."""
+    from upstream_patch.draft.documents import LINK_BACK
+
+    _write(LINK_BACK, out, evidence)
+
+
+@app.command("docs")
+def draft_docs(
+    doc: Annotated[
+        Path | None, typer.Option(help="docs/CONTINUOUS_BATCHING.md of a checkout of lablup/mlxcel.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="The machine of the note, as hosts are named: gb10.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Edit the doc, when every gate of the note is open.")] = False,
+    out: Out = OUT,
+    evidence: Evidence = EVIDENCE,
+) -> None:
+    """Write the note on CUDA for the downstream doc; with --doc show the edit, with --write too make it."""
+    from upstream_patch.draft import docs
+    from upstream_patch.draft.documents import DOCS
+
+    work = out / "drafts"
+    if write and doc is None:
+        raise UserError("--write needs the doc: --doc PATH")
+    if device is not None:
+        docs.name(work, device)
+    written = _write(DOCS, out, evidence)
+    if doc is None:
+        return
+    before, after = docs.edited(doc, written, work)
+    patch = docs.store_diff(work, doc, before, after)
+    print(patch.read_text(encoding="utf-8") or f"{doc} has this note already", end="")
+    if write:
+        docs.put(doc, work, existing(evidence))
+        print(f"{doc} was edited; commit it in your own words")
+    else:
+        print(f"\n{patch}: nothing was changed; --write makes the edit when `status` shows no red gate for docs")
+
+
+@app.command("claims")
+def draft_claims(draft: Draft, out: Work = OUT, evidence: Evidence = EVIDENCE) -> None:
+    """List every number and superlative in a draft's prose that no fact bears out. Exits 1 when there is one."""
+    from upstream_patch.draft import claims, managed
+    from upstream_patch.draft.documents import of_nvidia
+
+    path = existing(out / "drafts" / document(draft).file, folder=False)
+    found = claims.check(managed.read(path), of_nvidia(read_facts(evidence)))
+    for remark in found:
+        print(f"{path}: {remark}")
+    print(f"{len(found)} claims without a fact" if found else "every number is a fact within its rounding")
+    raise SystemExit(1 if found else 0)
+
+
+def _write(drafted: Document, out: Path, evidence: Path) -> Path:
+    path = drafted.write(out / "drafts", read_facts(evidence))
+    count = len(drafted.open_holes(path))
+    then = f"{count} holes are open, for a person" if count else "no hole is open"
+    print(f"{path}: {then}; next: upstream-patch status {drafted.name}")
+    return path
+
+
+def document(name: str) -> Document:
+    """The draft of that name. Raises UserError where there is none."""
+    from upstream_patch.draft.documents import DOCUMENTS
+
+    if name not in DOCUMENTS:
+        raise UserError(f"no draft {name}: {', '.join(DOCUMENTS)}")
+    return DOCUMENTS[name]

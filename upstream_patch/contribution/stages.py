@@ -153,12 +153,20 @@ def _verify(context: Context) -> Result:
     return Result(Outcome.RAN, f"{count} records are as they were written" if count else "there is no record yet")
 
 
-def _draft_issue(context: Context) -> Result:
-    from upstream_patch.draft import issue
-    from upstream_patch.records import facts, store
+def _draft(name: str) -> Callable[[Context], Result]:
+    def run(context: Context) -> Result:
+        from upstream_patch.draft.documents import DOCUMENTS
+        from upstream_patch.records import facts, store
 
-    path = issue.write(context.out / "drafts", facts.derive(store.load_all(context.evidence)))
-    return Result(Outcome.RAN, f"{path}: facts are filled in; {len(issue.open_holes(path))} holes are for a person")
+        document = DOCUMENTS[name]
+        path = document.write(context.out / "drafts", facts.derive(store.load_all(context.evidence)))
+        holes = document.open_holes(path)
+        lacks = sum(hole.id not in document.required for hole in holes)
+        detail = f"{path}: facts are filled in; {len(holes) - lacks} holes are for a person"
+        detail += f", {lacks} wait for a record or a filing" if lacks else ""
+        return Result(Outcome.RAN, detail, f"upstream-patch status {name}")
+
+    return run
 
 
 def _not_built(what: str) -> Callable[[Context], Result]:
@@ -177,7 +185,7 @@ STAGES = (
     Stage("peers", _measured("peer", _peers), needs=("correctness",)),
     Stage("decode", _measured("decode", _decode), needs=("correctness",)),
     Stage("records verify", _verify),
-    Stage("draft issue", _draft_issue, needs=("records verify",)),
-    Stage("draft pull request", _not_built("the change to an MLX checkout, and its description's facts")),
-    Stage("draft doc update", _not_built("the downstream doc edit")),
+    Stage("draft issue", _draft("issue"), needs=("records verify",)),
+    Stage("draft pr", _draft("pr"), needs=("records verify",)),
+    Stage("draft docs", _draft("docs"), needs=("records verify",)),
 )

@@ -65,6 +65,22 @@ def strip(text: str) -> str:
     return _BLOCK.sub("", text)
 
 
+def intact(block: str) -> bool:
+    """Whether this is one block, with its markers, as the tool wrote it, but for line ends."""
+    match = _BLOCK.fullmatch(block.strip("\r\n"))
+    return match is not None and _hash(match["content"]) == match["hash"]
+
+
+def unwrap(text: str, without: re.Pattern[str]) -> str:
+    """With the blocks' contents and without their markers, nor what matches in a block."""
+    return _BLOCK.sub(lambda match: without.sub("", match["content"]).strip("\n"), text)
+
+
+def spans(text: str) -> list[tuple[str, int, int]]:
+    """Name, start and end of every block."""
+    return [(match["name"], match.start(), match.end()) for match in _BLOCK.finditer(text)]
+
+
 def _with_ends(block: str, old: re.Match[str]) -> str:
     if _plain(old.group()) == block:
         return old.group()

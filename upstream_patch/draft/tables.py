@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby, product
 from pathlib import Path
@@ -24,6 +25,8 @@ _ORDER = {
     ".chain": "each call waits for the one before through a link kernel that both arms run and that is not subtracted",
 }
 _INTERVAL = "95% interval: of the rounds of one run, all of one sample length; not of what differs between those"
+_DECODE = re.compile(r"decode\.\w+\.(?P<model>.+)\.B(?P<batch>\d+)\.\w+_tok_s")
+_ARMS = ("stock", "folded", "ours")
 _X_SHAPE = {"mk": "[M, K]", "1mk": "[1, M, K]", "b1k": "[M, 1, K]"}
 
 
@@ -41,6 +44,9 @@ class Sheet:
             return None
         self.used[fact_id] = current(fact)
         return fact
+
+    def ids(self, prefix: str) -> list[str]:
+        return [fact_id for fact_id in self._facts if fact_id.startswith(prefix)]
 
     def run_of(self, fact_id: str) -> str:
         """The id of the record that a fact comes from."""
@@ -167,6 +173,22 @@ def profiled(sheet: Sheet, host: str) -> str:
             )
     sizes = ["packed, MB", "DRAM read, MB", "DRAM, % of peak", "time, us", "registers a thread"]
     return markdown(["M", "N", "K", "dtype", "arm", *sizes, "kernel"], body) if body else NO_RECORD
+
+
+def decode(sheet: Sheet, host: str) -> str:
+    """Tokens a second over all clients, one table a model: ``decode.<host>.<model>.B<batch>.<arm>_tok_s``."""
+    models: dict[str, set[int]] = {}
+    for fact_id in sheet.ids(f"decode.{host}."):
+        if match := _DECODE.fullmatch(fact_id):
+            models.setdefault(match["model"], set()).add(int(match["batch"]))
+    parts = []
+    for model, batches in sorted(models.items()):
+        body = [
+            [str(batch), *(sheet.cell(f"decode.{host}.{model}.B{batch}.{arm}_tok_s") for arm in _ARMS)]
+            for batch in sorted(batches)
+        ]
+        parts.append(f"{model}\n\n{markdown(['B', *(f'{arm}, tok/s' for arm in _ARMS)], body)}")
+    return "\n\n".join(parts) or NO_RECORD
 
 
 def correctness(sheet: Sheet, host: str) -> str:

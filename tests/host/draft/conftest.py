@@ -1,0 +1,210 @@
+"""A rehearsal of the whole way: records of two machines, drafts, a person's words, what the other rooms hand over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.fake_github import Clock, FakeGitHub, Repo, Stored
+from tests.contract.server import serve
+from upstream_patch import github
+from upstream_patch.draft import body, gates, inputs, managed, rules
+from upstream_patch.draft.documents import DOCUMENTS
+from upstream_patch.draft.gates import FOR
+from upstream_patch.draft.inputs import (
+    Cell,
+    Duplicates,
+    Filed,
+    Formatting,
+    Hit,
+    Link,
+    Search,
+    SeriesProof,
+    SuiteRun,
+    Upstream,
+)
+from upstream_patch.machine import Gpu
+from upstream_patch.records import facts, kernel_hash, store
+
+NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
+BASE, HEAD, SERIES = "1" * 40, "2" * 40, "3" * 64
+
+
+def proof(**changes: Any) -> SeriesProof:
+    test = "test_qmm_few_rows"
+    whole = SeriesProof(
+        base_commit=BASE,
+        series_sha256=SERIES,
+        kernel_hashes={"small_m": kernel_hash.identity("small_m").hash},
+        new_tests=(test,),
+        base=SuiteRun(command="python test_quantized.py", ran=90, failed=(test, "test_known")),
+        patched=SuiteRun(command="python test_quantized.py", ran=90, failed=("test_known",)),
+        affected=(Cell(problem="4096x4096.b4.g64.bf16.M7", base_us=70.0, patched_us=10.0, verdict="FASTER"),),
+        unaffected=(Cell(problem="4096x4096.b4.g64.bf16.M64", base_us=20.0, patched_us=20.0, verdict="SAME"),),
+        formatting=Formatting(command="pre-commit run --all", clean=True),
+    )
+    return whole.model_copy(update=changes)
+
+
+def searched(title: str, **changes: Any) -> Duplicates:
+    hit = Hit(number=3764, kind="pr", state="closed", title="qmv_wide", url="https://example.org/3764")
+    whole = Duplicates(
+        repository="ml-explore/mlx",
+        title=title,
+        searched=NOW,
+        searches=(
+            Search(query="qmv rows", state="open", hits=()),
+            Search(query="qmv rows", state="closed", hits=(hit,)),
+        ),
+    )
+    return whole.model_copy(update=changes)
+
+
+def upstream(**changes: Any) -> Upstream:
+    whole = Upstream(base_commit=BASE, head_commit=HEAD, checked=NOW, series_sha256=SERIES, applies=True, touched=())
+    return whole.model_copy(update=changes)
+
+
+@dataclass
+class Rehearsal:
+    work: Path
+    evidence: Path
+    words: dict[str, dict[str, str]]
+
+    def draft(self, name: str) -> Path:
+        return DOCUMENTS[name].write(self.work, facts.derive(store.load_all(self.evidence)))
+
+    def change(self, name: str, old: str, new: str) -> None:
+        path = self.work / DOCUMENTS[name].file
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    def fill(self, name: str) -> None:
+        for hole, words in self.words[name].items():
+            self.change(name, f"TODO(person): {hole}", words)
+
+    def title(self, name: str) -> str:
+        return body.title(managed.read(self.work / DOCUMENTS[name].file), "[BUG]" if name == "issue" else "")
+
+    def others(self) -> None:
+        """What the series room and a reader of upstream's rules would have made."""
+        inputs.write(self.work, "series", proof())
+        inputs.write(self.work, "upstream", upstream())
+        files = dict.fromkeys(path for rule in rules.rules().rules for path in (rule.stands[0].file,))
+        reading = rules.Reading(
+            commit=HEAD, read=NOW, rules_sha256=rules.sha256(), files=dict.fromkeys(files, "4" * 64)
+        )
+        inputs.write(self.work, rules.NAME, rules.Readings(seen=reading, accepted=reading, texts={}))
+
+    def all(self) -> None:
+        """Every draft, finished, with what the other rooms would have made."""
+        self.others()
+        inputs.write(
+            self.work,
+            "filed",
+            Filed(
+                issue=Link(number=4700, url="https://github.com/ml-explore/mlx/issues/4700"),
+                pr=Link(number=4701, url="https://github.com/ml-explore/mlx/pull/4701"),
+            ),
+        )
+        for name in FOR:
+            self.draft(name)
+            self.fill(name)
+        for name in ("issue", "pr"):
+            inputs.write(self.work, f"duplicates_{name}", searched(self.title(name)))
+
+    @staticmethod
+    def proof(**changes: Any) -> SeriesProof:
+        return proof(**changes)
+
+    @staticmethod
+    def upstream(**changes: Any) -> Upstream:
+        return upstream(**changes)
+
+    def status(self, *names: str) -> tuple[gates.Gate, ...]:
+        return gates.status(self.work, self.evidence, names or tuple(FOR), NOW)
+
+    def ready(self, name: str) -> gates.Ready:
+        return gates.ready(name, self.work, self.evidence, NOW)
+
+
+LOADED: dict[tuple[str, ...], list[store.LoadedRecord]] = {}
+DERIVED: dict[tuple[str, ...], list[facts.Fact]] = {}
+
+
+@pytest.fixture
+def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rehearsal:
+    evidence = tmp_path / "evidence"
+    for age, (host, product) in enumerate((("h200", "NVIDIA H200"), ("gb10", "NVIDIA GB10"))):
+        machine = synthetic.machine.model_copy(
+            update={"gpu": Gpu(name=product, vendor="nvidia", l2_bytes=1_000_000, driver="1.2.3")}
+        )
+        given = {"host": host, "machine": machine, "kernel": kernel_hash.identity("small_m"), "root": evidence}
+        rows = [synthetic.bench_row(m, n) for m in (1, 2, 4, 7, 8, 16) for n in (4096, 14336)]
+        synthetic.write(synthetic.bench(rows, probe=4400.0), 2 * age, **given)
+        synthetic.write(synthetic.ncu(), 2 * age + 1, **given)
+    load, derive = store.load_all, facts.derive
+
+    def load_once(root: Path) -> list[store.LoadedRecord]:
+        """Once for all tests of the same records: a record's name holds the hash of its content."""
+        names = tuple(sorted(path.name for path in (root / "records").rglob("*.json")))
+        if names not in LOADED:
+            LOADED[names] = load(root)
+        return LOADED[names]
+
+    def with_decode(records: Sequence[store.LoadedRecord]) -> list[facts.Fact]:
+        """With what a record of decode would give, which nothing writes yet."""
+        key = tuple(loaded.sha256 for loaded in records)
+        if key not in DERIVED:
+            found = derive(records)
+            like = [fact for fact in found if fact.host == "gb10" and not fact.stale][:1]
+            DERIVED[key] = found + [
+                replace(one, id=f"decode.gb10.llama-3.1-8b.B{batch}.{arm}_tok_s", unit="tokens/s", value=value)
+                for one in like
+                for batch in (1, 2, 4, 8)
+                for arm, value in (("stock", 40.5), ("ours", 30.5 + 10 * batch))
+            ]
+        return DERIVED[key]
+
+    monkeypatch.setattr(store, "load_all", load_once)
+    monkeypatch.setattr(facts, "derive", with_decode)
+    words = json.loads((Path(__file__).parent / "data" / "person_words.json").read_text())
+    return Rehearsal(tmp_path / "out" / "drafts", evidence, words)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeGitHub]:
+    """With a pull request that a search for duplicates finds, the person's fork, and the thread downstream."""
+    clock = Clock()
+    clock.seconds = NOW.timestamp()
+    made = FakeGitHub(clock)
+    made.repos = {
+        "ml-explore/mlx": Repo("ml-explore"),
+        "me/mlx": Repo("me", parent="ml-explore/mlx"),
+        "lablup/mlxcel": Repo("lablup"),
+    }
+    made.repos["me/mlx"].branches["small-m"] = "b" * 40
+    old = Stored("pull", 3764, "they", "Metal: multirow qmv", "qmv rows", 0.0, state="closed")
+    made.repos["ml-explore/mlx"].entries.append(old)
+    made.repos["lablup/mlxcel"].entries.append(Stored("issue", 725, "they", "Small-M", "The rows.", 0.0))
+    yield made
+    assert made.broken == []
+
+
+@pytest.fixture
+def address(fake: FakeGitHub) -> Iterator[str]:
+    with serve(fake) as address:
+        yield address
+
+
+@pytest.fixture
+def client(fake: FakeGitHub, address: str) -> Iterator[github.GitHub]:
+    with github.GitHub("token", address, clock=github.Clock(fake.clock.now, fake.clock.sleep)) as made:
+        yield made

@@ -1,0 +1,249 @@
+"""From records to green gates; and each gate broken, with its own word and code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from upstream_patch.draft import gates, inputs, rules
+from upstream_patch.draft.documents import DOCUMENTS
+from upstream_patch.draft.gates import CODES, FOR, GateClosed, Outcome
+from upstream_patch.draft.inputs import Cell, Filed, Formatting, Link, SuiteRun
+from upstream_patch.errors import UserError
+
+NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
+
+
+def test_from_records_to_green_gates(rehearsal: Any) -> None:
+    rehearsal.all()
+    shown = rehearsal.status()
+    assert [gate for gate in shown if not gate.open] == []
+    assert [(gate.draft, gate.name) for gate in shown] == [(draft, name) for draft in FOR for name in FOR[draft]]
+    for draft in FOR:
+        ready = rehearsal.ready(draft)
+        assert not re.search(r"TODO|HOLE|FACTS|<!--", ready.body)
+        for hole, words in rehearsal.words[draft].items():
+            assert (words.partition(" <!--")[0] in ready.body) == (hole != "title")
+    assert rehearsal.ready("issue").title == f"[BUG] {rehearsal.words['issue']['title']}"
+    assert rehearsal.ready("pr").title == rehearsal.words["pr"]["title"]
+    assert "\nRefs #4700\n" in rehearsal.ready("pr").body
+    assert "- pull request: https://github.com/ml-explore/mlx/pull/4701\n" in rehearsal.ready("link-back").body
+    assert "| 4 | 40.5 | 70.5 |" in rehearsal.ready("docs").body
+
+
+def test_drafting_again_changes_nothing(rehearsal: Any) -> None:
+    rehearsal.all()
+    for draft in FOR:
+        before = (rehearsal.work / DOCUMENTS[draft].file).read_bytes()
+        assert rehearsal.draft(draft).read_bytes() == before
+
+
+FASTER = Cell(problem="4096x4096.b4.g64.bf16.M7", base_us=70.0, patched_us=10.0, verdict="FASTER")
+Break = Callable[[Any], None]
+
+
+def words(draft: str, hole: str, new: str) -> Break:
+    return lambda here: here.change(draft, here.words[draft][hole], new)
+
+
+def series(**changes: Any) -> Break:
+    """Another proof of the series, and the draft renewed after it."""
+
+    def breaks(here: Any) -> None:
+        inputs.write(here.work, "series", here.proof(**changes))
+        here.draft("pr")
+
+    return breaks
+
+
+def upstream(**changes: Any) -> Break:
+    def breaks(here: Any) -> None:
+        inputs.write(here.work, "upstream", here.upstream(**changes))
+
+    return breaks
+
+
+def lost(name: str) -> Break:
+    def breaks(here: Any) -> None:
+        inputs.path(here.work, name).unlink()
+        here.draft("pr")
+
+    return breaks
+
+
+def hits_unnamed(here: Any) -> None:
+    here.change("issue", "#3764", "another one")
+
+
+def no_stock(here: Any) -> None:
+    for path in (here.evidence / "records").rglob("*-bench-*.json"):
+        path.unlink()
+    here.draft("issue")
+
+
+def filed_since(here: Any) -> None:
+    inputs.write(here.work, "filed", Filed(issue=Link(number=9, url="x")))
+
+
+def rules_changed(here: Any) -> None:
+    found = inputs.read(here.work, rules.NAME, rules.Readings)
+    assert found is not None
+    newer = found.seen.model_copy(update={"files": found.seen.files | {"CONTRIBUTING.md": "5" * 64}})
+    inputs.write(here.work, rules.NAME, found.model_copy(update={"seen": newer}))
+
+
+def days_later(here: Any) -> None:
+    found = inputs.read(here.work, rules.NAME, rules.Readings)
+    assert found is not None
+    older = found.seen.model_copy(update={"read": NOW - timedelta(days=8)})
+    inputs.write(here.work, rules.NAME, found.model_copy(update={"seen": older}))
+
+
+test = "test_qmm_few_rows"
+BROKEN: tuple[tuple[str, str, Break, str], ...] = (
+    (
+        "issue",
+        "drafted",
+        lambda here: (here.work / "issue_cuda_small_m.md").unlink(),
+        "there is no .*: upstream-patch draft issue",
+    ),
+    ("issue", "drafted", lambda here: here.change("issue", "| 70.0 |", "| 7.0 |"), "stock_time was edited by hand"),
+    (
+        "pr",
+        "drafted",
+        filed_since,
+        "what was filed or built, changed since it was drafted",
+    ),
+    ("issue", "holes", words("issue", "context", "TODO"), r"open: context \(line \d+\): write them in "),
+    ("pr", "holes", lost("filed"), "wait for a record or a filing"),
+    ("issue", "disclosure", words("issue", "disclosure", "All of it is mine."), "does not say how AI was used"),
+    (
+        "issue",
+        "claims",
+        words("issue", "expected", "An H200 takes 9.0 us."),
+        r"line \d+: '9.0 us' is no fact; nearest: ncu.h200.4096x4096",
+    ),
+    ("issue", "benchmarks", no_stock, "no record times stock and ours: nox -s bench"),
+    ("pr", "benchmarks", series(affected=()), "no problem was timed on both builds"),
+    ("pr", "benchmarks", lost("series"), "MLX was not built with the series: nox -s build"),
+    (
+        "pr",
+        "benchmarks",
+        series(kernel_hashes={"small_m": "0" * 64}),
+        "the kernel small_m changed since",
+    ),
+    (
+        "pr",
+        "tests",
+        series(base=SuiteRun(command="t", ran=9, failed=())),
+        "does not fail on the base",
+    ),
+    (
+        "pr",
+        "tests",
+        series(patched=SuiteRun(command="t", ran=9, failed=(test,))),
+        "does not pass with",
+    ),
+    ("pr", "tests", series(patched=SuiteRun(command="t", ran=0, failed=())), "a build was not tested"),
+    (
+        "pr",
+        "tests",
+        series(patched=SuiteRun(command="t", ran=9, failed=("test_qmv",))),
+        "test_qmv fails with the series and not on the base",
+    ),
+    ("pr", "tests", series(new_tests=()), "the series has no new test"),
+    ("pr", "unaffected", series(unaffected=(FASTER,)), "M7 is FASTER"),
+    ("pr", "formatting", series(formatting=Formatting(command="f", clean=False)), "`f` changes files"),
+    ("issue", "duplicates", lost("duplicates_issue"), "nobody has searched for duplicates: upstream-patch duplicates"),
+    ("issue", "duplicates", hits_unnamed, r"1 hits are not named, first #3764 \(closed: qmv_wide\)"),
+    (
+        "issue",
+        "duplicates",
+        words("issue", "title", "Another title"),
+        "the title changed since duplicates were searched",
+    ),
+    ("issue", "rules", lost("rules"), "nobody has read upstream's rules at first hand: upstream-patch rules refresh"),
+    ("issue", "rules", rules_changed, "upstream's rules changed since they were read: CONTRIBUTING.md"),
+    ("issue", "rules", days_later, "last looked at 8 days ago"),
+    (
+        "issue",
+        "size",
+        words("issue", "context", "word #3764 " * 6000),
+        "characters with the hidden marker, GitHub takes 65,536",
+    ),
+    (
+        "issue",
+        "mentions",
+        words("issue", "context", "See #3764, @someone and a@b.c and `@code`."),
+        "it would notify @someone: ",
+    ),
+    ("pr", "base", upstream(touched=("qmm.h",)), "upstream changed qmm.h since 111111111111"),
+    ("pr", "base", upstream(checked=NOW - timedelta(hours=30)), "compared 30 hours ago"),
+    ("pr", "base", upstream(series_sha256="6" * 64), "another base or series was compared"),
+)
+
+
+@pytest.mark.parametrize(
+    ("draft", "name", "breaks", "says"), BROKEN, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_each_gate_refuses_with_its_own_message_and_code(
+    rehearsal: Any, draft: str, name: str, breaks: Break, says: str
+) -> None:
+    rehearsal.all()
+    before = {gate.name: gate.content_hash for gate in rehearsal.status(draft)}
+    breaks(rehearsal)
+    closed = {gate.name: gate for gate in rehearsal.status(draft) if not gate.open}
+    with pytest.raises(GateClosed, match=says) as refused:
+        rehearsal.ready(draft)
+    assert refused.value.gate == closed[name]
+    assert (refused.value.exit_code, refused.value.gate.outcome) == (CODES[name], Outcome.RED)
+    assert refused.value.gate.content_hash != before[name]
+
+
+def test_every_gate_is_broken_once_and_has_a_code_of_its_own() -> None:
+    assert {name for _, name, _, _ in BROKEN} == set(CODES)
+    assert len(set(CODES.values())) == len(CODES)
+
+
+def test_an_excuse_holds_for_its_content_only(rehearsal: Any) -> None:
+    rehearsal.all()
+    words("issue", "expected", "Downstream reports 74.2 tok/s.")(rehearsal)
+    with pytest.raises(UserError, match=r"claims is green and needs no excuse"):
+        gates.excuse("pr", "claims", "x", rehearsal.work, rehearsal.evidence, NOW)
+    with pytest.raises(UserError, match="an excuse needs a reason"):
+        gates.excuse("issue", "claims", " ", rehearsal.work, rehearsal.evidence, NOW)
+    gates.excuse("issue", "claims", "their own number,\nquoted", rehearsal.work, rehearsal.evidence, NOW)
+    claims = next(gate for gate in rehearsal.status("issue") if gate.name == "claims")
+    assert claims.outcome is Outcome.EXCUSED and claims.why.endswith("; excused: their own number, quoted")
+    hashed = rehearsal.ready("issue").content_hash
+    rehearsal.change("issue", "74.2", "74.3")
+    claims = next(gate for gate in rehearsal.status("issue") if gate.name == "claims")
+    assert claims.outcome is Outcome.STALE and "the excuse of 2026-12-01 was for other content" in claims.why
+    with pytest.raises(GateClosed):
+        rehearsal.ready("issue")
+    rehearsal.change("issue", "74.3", "74.2")
+    assert rehearsal.ready("issue").content_hash == hashed
+
+
+@pytest.mark.parametrize("name", ["holes", "disclosure", "rules", "size", "mentions", "drafted"])
+def test_no_excuse_opens_what_upstream_asks_of_a_person(rehearsal: Any, name: str) -> None:
+    rehearsal.draft("issue")
+    words("issue", "title", "x")  # nothing is filled
+    rehearsal.change("issue", "TODO(person): context", "@someone " * 9000)
+    rehearsal.change("issue", "| 70.0 |", "| 71.0 |")
+    assert {gate.name for gate in rehearsal.status("issue") if not gate.open} >= {name}
+    with pytest.raises(UserError, match=f"the gate {name} takes no excuse"):
+        gates.excuse("issue", name, "because", rehearsal.work, rehearsal.evidence, NOW)
+
+
+def test_an_input_of_another_form_is_one_line_with_the_way_out(rehearsal: Any) -> None:
+    rehearsal.all()
+    inputs.path(rehearsal.work, "series").write_text('{"base_commit": "short"}')
+    with pytest.raises(
+        UserError, match=r"series.json: base_commit: .*: remove it and run the verb that writes it again"
+    ):
+        rehearsal.status("pr")

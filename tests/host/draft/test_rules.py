@@ -1,0 +1,117 @@
+"""Upstream's rules as data, and the gate that is red until a person has read the day's files."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from upstream_patch.draft import inputs, rules
+from upstream_patch.draft.gates import CODES
+from upstream_patch.errors import UserError
+
+NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    return subprocess.run(
+        ["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def commit(folder: Path, **files: str) -> str:
+    for name, text in files.items():
+        path = folder / {"contributing": "CONTRIBUTING.md", "bug": ".github/ISSUE_TEMPLATE/bug_report.md"}.get(
+            name, name
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "x")
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def mlx(tmp_path: Path) -> Path:
+    """A stand-in for a clone: files of our own at the paths that are watched."""
+    folder = tmp_path / "mlx"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    commit(folder, contributing="Write it yourself.\nTest it.\n", bug="What is wrong?\n", unwatched="x\n")
+    return folder
+
+
+def word(lines: list[str]) -> str:
+    return lines[-1].rpartition(" --read ")[2]
+
+
+def test_each_rule_has_an_id_a_place_and_a_gate() -> None:
+    known = rules.rules().rules
+    assert len({rule.id for rule in known}) == len(known)
+    assert {rule.gate for rule in known} <= {*CODES, "person"}
+    assert all(rule.says and rule.stands for rule in known)
+    assert rules.rules().first_hand is False
+    # what upstream asks of a contributor in its own text; the other gates are ours
+    assert {"holes", "disclosure", "tests", "benchmarks", "formatting", "duplicates"} <= {rule.gate for rule in known}
+
+
+def test_red_until_a_person_has_read_them_and_after_every_change(mlx: Path, tmp_path: Path) -> None:
+    work = tmp_path / "out"
+    assert rules.judge(work, NOW) == (False, "nobody has read upstream's rules at first hand")
+    first = list(rules.refresh(work, mlx, now=NOW))
+    head = git(mlx, "rev-parse", "HEAD")
+    assert first[0] == f"ml-explore/mlx {head}: 2 files with rules"
+    assert {"+Write it yourself.", "+What is wrong?"} <= set(first)
+    assert (
+        "=> check that CONTRIBUTING.md still says: New tests fail on main and pass with the change. (rule "
+        in "\n".join(first)
+    )
+    assert any(line.startswith("=> rule agents-do-not-send stood in AGENTS.md, which is not there") for line in first)
+    assert rules.judge(work, NOW)[0] is False  # seen, not read
+
+    said = list(rules.refresh(work, mlx, word(first), now=NOW))
+    assert said[1].startswith(f"read: {word(first)}; ")
+    assert rules.judge(work, NOW) == (True, f"read at {head[:12]}")
+    commit(mlx, unwatched="y\n")
+    assert len(list(rules.refresh(work, mlx, now=NOW))) == 2  # nothing to read again
+    assert rules.judge(work, NOW)[0] is True
+
+    commit(mlx, contributing="Write it yourself.\nTest it twice.\n")
+    changed = list(rules.refresh(work, mlx, now=NOW))
+    assert {"-Test it.", "+Test it twice."} <= set(changed) and "+What is wrong?" not in changed
+    assert rules.judge(work, NOW) == (False, "upstream's rules changed since they were read: CONTRIBUTING.md")
+    with pytest.raises(UserError, match=rf"the files are {word(changed)} now, not {word(first)}"):
+        list(rules.refresh(work, mlx, word(first), now=NOW))
+    list(rules.refresh(work, mlx, word(changed), now=NOW))
+    assert rules.judge(work, NOW)[0] is True
+
+
+def test_red_again_after_a_week_and_when_our_copy_of_the_rules_changes(
+    mlx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list(rules.refresh(tmp_path, mlx, word(list(rules.refresh(tmp_path, mlx, now=NOW))), now=NOW))
+    assert rules.judge(tmp_path, NOW + timedelta(days=7)) == (True, rules.judge(tmp_path, NOW)[1])
+    assert rules.judge(tmp_path, NOW + timedelta(days=9)) == (False, "upstream's rules were last looked at 9 days ago")
+    monkeypatch.setattr(rules, "sha256", lambda: hashlib.sha256(b"new").hexdigest())
+    assert rules.judge(tmp_path, NOW) == (False, "this project's copy of the rules changed since they were read")
+
+
+def test_what_is_not_committed_does_not_count(mlx: Path, tmp_path: Path) -> None:
+    before = word(list(rules.refresh(tmp_path, mlx, now=NOW)))
+    (mlx / "CONTRIBUTING.md").write_text("anything\n")
+    assert word(list(rules.refresh(tmp_path, mlx, now=NOW))) == before
+
+
+def test_a_folder_that_is_no_clone_is_one_line(mlx: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty is no git checkout that can be read .*: clone MLX and name the clone"):
+        list(rules.refresh(tmp_path, tmp_path / "empty"))
+    git(mlx, "rm", "-q", "CONTRIBUTING.md")
+    commit(mlx, other="x")
+    with pytest.raises(UserError, match=r"has no CONTRIBUTING.md at \w{12}: name a clone of ml-explore/mlx"):
+        list(rules.refresh(tmp_path, mlx))
+    assert not inputs.path(tmp_path, rules.NAME).exists()

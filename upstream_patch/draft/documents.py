@@ -1,0 +1,122 @@
+"""The drafts: which file, which blocks from facts, which holes for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from upstream_patch.draft import blocks, holes, inputs, managed
+from upstream_patch.draft.blocks import MISSING, Given
+from upstream_patch.draft.holes import Hole
+from upstream_patch.errors import UserError
+from upstream_patch.files import write_text
+from upstream_patch.records.facts import Fact
+from upstream_patch.records.provenance import HOSTS, TEST_HOST
+
+CUDA_HOSTS = tuple(host for host, product in HOSTS.items() if product.startswith("NVIDIA"))
+
+
+@dataclass(frozen=True)
+class Document:
+    """One draft. Its template under ``templates/`` has the name of the draft."""
+
+    name: str
+    file: str
+    blocks: tuple[str, ...]
+    required: tuple[str, ...]
+    """Holes that must be filled before the text can go anywhere."""
+
+    def write(self, work: Path, facts: Sequence[Fact], hosts: Sequence[str] = CUDA_HOSTS, device: str = "gb10") -> Path:
+        """Write ``work/<file>``, or bring the blocks of the one there up to date, and return its path.
+
+        All drafts are about CUDA: of the facts, those of machines with an NVIDIA GPU are used. What a person wrote
+        between the blocks is kept, byte for byte. Raises UserError for a stale fact (with the command that renews it),
+        a block that was edited by hand or is gone, and facts of the synthetic host unless ``hosts`` names it (only
+        tests do).
+        """
+        path = work / self.file
+        fresh = self.render(facts, hosts, work)
+        if path.exists():
+            fresh = managed.merge(managed.read(path), fresh, str(path))
+        write_text(path, fresh)
+        return path
+
+    def render(
+        self,
+        facts: Sequence[Fact],
+        hosts: Sequence[str] = CUDA_HOSTS,
+        work: Path | None = None,
+    ) -> str:
+        """The draft as it is before a person touched it. ``work`` has the inputs of other rooms."""
+        given = _given(facts, hosts, work)
+        filled = {name: managed.block(name, make(given)) for name, make in blocks.BLOCKS.items() if name in self.blocks}
+        environment = Environment(
+            loader=FileSystemLoader(Path(__file__).parent / "templates"),
+            undefined=StrictUndefined,
+            autoescape=False,
+            trim_blocks=True,
+            keep_trailing_newline=True,
+        )
+
+        def hole(hole_id: str, hint: str, *patterns: str) -> str:
+            bearing = [managed.block(f"for_{hole_id}", blocks.bearing(given, patterns))] if patterns else []
+            return "\n".join([holes.mark(hole_id, hint), *bearing, holes.todo(hole_id)])
+
+        return environment.get_template(f"{self.name}.md.j2").render(blocks=filled, hole=hole, device=given.device)
+
+    def open_holes(self, path: Path) -> list[Hole]:
+        """Where a written draft still lacks a person's words, or a record. Raises UserError if it is not UTF-8."""
+        text = managed.read(path)
+        return [*holes.open_holes(text, self.required), *holes.marked(text, MISSING)]
+
+
+ISSUE = Document(
+    "issue",
+    "issue_cuda_small_m.md",
+    (
+        *("stock_time", "profiled", "script", "commands", "ours", "decode", "correctness", "machines", "not_run"),
+        "records",
+    ),
+    ("title", "rule", "describe", "reproduce", "expected", "context", "disclosure", "links"),
+)
+PR = Document(
+    "pr",
+    "pr_cuda_small_m.md",
+    (
+        *("issue", "tests", "ours", "decode", "profiled", "correctness", "script", "commands", "machines", "not_run"),
+        "records",
+    ),
+    ("title", "rule", "disclosure", "change", "tests", "benchmarks", "links"),
+)
+LINK_BACK = Document(
+    "link-back", "comment_mlxcel_725.md", ("filed", "ours", "decode", "not_run", "machines", "records"), ("words",)
+)
+DOCS = Document("docs", "docs_continuous_batching.md", ("device",), ("note",))
+DOCUMENTS: Mapping[str, Document] = {document.name: document for document in (ISSUE, PR, LINK_BACK, DOCS)}
+
+
+def _given(facts: Sequence[Fact], hosts: Sequence[str], work: Path | None) -> Given:
+    if TEST_HOST not in hosts and any(fact.host == TEST_HOST for fact in facts):
+        raise UserError("facts of host 'test' come from synthetic records, no draft may hold them")
+    facts = of_nvidia(facts)
+    others = dict.fromkeys(fact.host for fact in facts if fact.host not in hosts)
+    return Given(
+        facts=facts,
+        hosts=[*hosts, *others],
+        series=inputs.read(work, "series", inputs.SeriesProof) if work else None,
+        filed=(inputs.read(work, "filed", inputs.Filed) if work else None) or inputs.Filed(),
+        device=((inputs.read(work, "device", inputs.Named) if work else None) or inputs.Named()).host,
+    )
+
+
+def of_nvidia(facts: Sequence[Fact]) -> list[Fact]:
+    """Facts of machines with an NVIDIA GPU: the only ones that a draft about CUDA may hold or speak of."""
+    hosts = {
+        fact.host
+        for fact in facts
+        if fact.id.startswith("record.") and fact.id.endswith(".vendor") and str(fact.value).lower() == "nvidia"
+    }
+    return [fact for fact in facts if fact.host in hosts]

@@ -1,0 +1,53 @@
+"""Recorded excuses: a person's reason to go on although a gate is red, for that content and no other."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import AwareDatetime
+
+from upstream_patch.draft import inputs
+from upstream_patch.draft.inputs import Input, Sha256
+from upstream_patch.errors import UserError
+
+NAME = "excuses"
+MAY_BE = frozenset({"claims", "benchmarks", "tests", "unaffected", "formatting", "duplicates", "base"})
+"""Gates that a reason may open. The others stand for upstream's rules or for text that is not finished."""
+
+
+class Excuse(Input):
+    draft: str
+    gate: str
+    because: str
+    content_hash: Sha256
+    given: AwareDatetime
+
+
+class Excuses(Input):
+    """``inputs/excuses.json``: at most one a gate of a draft, the newest."""
+
+    excuses: tuple[Excuse, ...] = ()
+
+
+def of(work: Path, draft: str, gate: str) -> Excuse | None:
+    found = inputs.read(work, NAME, Excuses) or Excuses()
+    return next((one for one in found.excuses if (one.draft, one.gate) == (draft, gate)), None)
+
+
+def give(work: Path, draft: str, gate: str, because: str, content_hash: str, now: datetime | None = None) -> Path:
+    """Record why a gate is passed over. Raises UserError for a gate that takes no excuse, and for no reason."""
+    if gate not in MAY_BE:
+        raise UserError(f"the gate {gate} takes no excuse, only: {', '.join(sorted(MAY_BE))}")
+    if not because.strip():
+        raise UserError("an excuse needs a reason: --because 'why it may go out as it is'")
+    excuse = Excuse(
+        draft=draft,
+        gate=gate,
+        because=" ".join(because.split()),
+        content_hash=content_hash,
+        given=now or datetime.now(UTC),
+    )
+    found = inputs.read(work, NAME, Excuses) or Excuses()
+    others = tuple(one for one in found.excuses if (one.draft, one.gate) != (draft, gate))
+    return inputs.write(work, NAME, Excuses(excuses=(*others, excuse)))

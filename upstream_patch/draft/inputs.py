@@ -1,0 +1,155 @@
+"""What other rooms hand to the gates, as small typed files under ``<work>/inputs``.
+
+The series room writes ``series.json`` and ``upstream.json``, filing ``duplicates_<draft>.json`` and ``filed.json``,
+``draft docs`` writes ``device.json``. A file that is missing leaves its gate red; one of another form is an error with
+the way out.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from upstream_patch.errors import UserError
+from upstream_patch.files import write_text
+
+Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Verdict = Literal["FASTER", "SLOWER", "SAME", "UNCLEAR"]
+
+
+class Input(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class SuiteRun(Input):
+    """MLX's own tests on one build, in every environment that they were run in."""
+
+    command: str
+    ran: Annotated[int, Field(ge=0)]
+    failed: tuple[str, ...]
+    """Test methods, each that failed in any environment."""
+
+
+class Cell(Input):
+    """A problem timed on both builds; the verdict is ``records.stats``'."""
+
+    problem: str
+    base_us: Annotated[float, Field(gt=0)]
+    patched_us: Annotated[float, Field(gt=0)]
+    verdict: Verdict
+
+
+class Formatting(Input):
+    command: str
+    clean: bool
+
+
+class SeriesProof(Input):
+    """``series.json``: MLX built without and with the series, from one base commit."""
+
+    base_commit: Commit
+    series_sha256: Sha256
+    """Of the change as a diff against the base."""
+    kernel_hashes: dict[str, Sha256]
+    """By kernel name, as the records have them."""
+    new_tests: tuple[str, ...]
+    base: SuiteRun
+    """The base with the new tests and without the rest of the series."""
+    patched: SuiteRun
+    affected: tuple[Cell, ...]
+    """Problems whose route the series changes, timed on both builds."""
+    unaffected: tuple[Cell, ...]
+    formatting: Formatting
+
+
+class Upstream(Input):
+    """``upstream.json``: how far upstream is from the base of the series."""
+
+    base_commit: Commit
+    head_commit: Commit
+    checked: AwareDatetime
+    series_sha256: Sha256
+    applies: bool
+    touched: tuple[str, ...]
+    """Files of the series that upstream changed since the base."""
+
+
+class Hit(Input):
+    """An issue or pull request that a search found."""
+
+    number: Annotated[int, Field(gt=0)]
+    kind: Literal["issue", "pr"]
+    state: Literal["open", "closed"]
+    title: str
+    url: str
+
+
+class Search(Input):
+    query: str
+    state: Literal["open", "closed"]
+    hits: tuple[Hit, ...]
+
+
+class Duplicates(Input):
+    """``duplicates_<draft>.json``: what was searched for before the draft of this title goes out."""
+
+    repository: str
+    title: str
+    searched: AwareDatetime
+    searches: tuple[Search, ...]
+
+
+class Link(Input):
+    number: Annotated[int, Field(gt=0)]
+    url: str
+
+
+class Filed(Input):
+    """``filed.json``: what a person has filed."""
+
+    issue: Link | None = None
+    pr: Link | None = None
+
+
+class Named(Input):
+    """``device.json``: the machine that the doc's note is about."""
+
+    host: str = "gb10"
+
+
+_Kind = TypeVar("_Kind", bound=Input)
+
+
+def path(work: Path, name: str) -> Path:
+    """Of ``series``, ``upstream``, ``duplicates_<draft>`` or ``filed``."""
+    return work / "inputs" / f"{name}.json"
+
+
+def read(work: Path, name: str, kind: type[_Kind]) -> _Kind | None:
+    """None where there is no such file. Raises UserError when it is not of the form."""
+    file = path(work, name)
+    if not file.exists():
+        return None
+    try:
+        return kind.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(
+            f"{file}: {where + ': ' if where else ''}{first['msg']}: remove it and run the verb that writes it again"
+        ) from None
+
+
+def write(work: Path, name: str, content: Input) -> Path:
+    """Store an input, whole or not at all."""
+    file = path(work, name)
+    write_text(file, content.model_dump_json(indent=2) + "\n")
+    return file
+
+
+def age_hours(then: datetime, now: datetime) -> float:
+    return (now - then).total_seconds() / 3600

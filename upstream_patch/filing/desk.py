@@ -1,0 +1,147 @@
+"""The way of a finished draft: its gates, a preview, a person's word, the request, and what the next draft needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from upstream_patch.draft import gates, inputs
+from upstream_patch.draft.gates import Ready
+from upstream_patch.draft.inputs import Filed, Link
+from upstream_patch.errors import UserError
+from upstream_patch.filing.person import Person, confirm
+from upstream_patch.filing.post import Post, rehearsal
+from upstream_patch.filing.receipts import Receipts
+from upstream_patch.filing.send import Sent, send
+from upstream_patch.github import Clock, GitHub, Repository
+
+UPSTREAM = "ml-explore/mlx"
+DOWNSTREAM, THREAD = "lablup/mlxcel", 725
+"""Where the downstream project waits for the change."""
+TOPIC = "cuda-small-m"
+
+
+class BranchMissing(UserError):
+    """The pull request's branch is not on GitHub: the message has the commands, for a person to run."""
+
+    exit_code = 47
+
+
+class Changed(UserError):
+    """The draft, its records or its gates are not what the preview showed."""
+
+    exit_code = 48
+
+
+@dataclass(frozen=True)
+class Desk:
+    work: Path
+    """The folder of the drafts."""
+    evidence: Path
+    github: GitHub
+    person: Person
+    clock: Clock
+    edition: int = 1
+    """Another number is another text: for when the first one was closed and a new one is due."""
+    rehearse: str = ""
+    """The person's own fork, instead of the real place."""
+
+    @property
+    def receipts(self) -> Receipts:
+        return Receipts(self.work.parent / "receipts")
+
+    def issue(self) -> Sent:
+        """File the issue. Raises GateClosed, Stopped, Changed and what ``send`` raises; nothing was sent then."""
+        sent = self._send(
+            "issue",
+            lambda ready, login, place: Post("issue", UPSTREAM, self._change_id("issue"), ready.title, ready.body),
+        )
+        self._filed("issue", sent)
+        return sent
+
+    def pull(self, branch: str, fork: str = "") -> Sent:
+        """File the pull request, as a draft, from a branch that the person pushed to their fork.
+
+        Raises BranchMissing when it is not there, else as ``issue``.
+        """
+
+        def post(ready: Ready, login: str, place: Repository) -> Post:
+            source = self.rehearse or fork or f"{login}/{UPSTREAM.partition('/')[2]}"
+            if self.github.branch(source, branch) is None:
+                raise BranchMissing(
+                    f"{source} has no branch {branch}: push it yourself, from your MLX checkout: "
+                    f"git push https://github.com/{source}.git {branch} (a tool or an agent must not)"
+                )
+            head, base = f"{source.partition('/')[0]}:{branch}", place.default_branch
+            change_id = self._change_id("pr")
+            return Post("pull request", UPSTREAM, change_id, ready.title, ready.body, head=head, base=base)
+
+        sent = self._send("pr", post)
+        self._filed("pr", sent)
+        return sent
+
+    def link(self) -> Sent:
+        """Comment downstream on what was filed; a rehearsal comments on the issue of the rehearsal."""
+
+        def post(ready: Ready, login: str, place: Repository) -> Post:
+            number = self._rehearsed_issue() if self.rehearse else THREAD
+            return Post("comment", DOWNSTREAM, self._change_id("link-back"), "", ready.body, number=number)
+
+        return self._send("link-back", post)
+
+    def _send(self, draft: str, post_of: Callable[[Ready, str, Repository], Post]) -> Sent:
+        ready = self._ready(draft)
+        login = self.github.login()
+        post = post_of(ready, login, self._place(draft, login))
+        if self.rehearse:
+            post = rehearsal(post, self.rehearse)
+        post.checked()
+        self.person.show(preview(post, login, rehearsed=bool(self.rehearse)))
+        confirm(self.person, post.repository)
+        if self._ready(draft).content_hash != ready.content_hash:
+            raise Changed(f"{draft} changed since the preview: nothing was sent: run it again and read it")
+        return send(post, self.github, self.receipts, self.clock, login=login, gates=ready.content_hash)
+
+    def _ready(self, draft: str) -> Ready:
+        return gates.ready(draft, self.work, self.evidence, datetime.fromtimestamp(self.clock.now(), UTC))
+
+    def _change_id(self, draft: str) -> str:
+        return f"{TOPIC}-{draft}-{self.edition}"
+
+    def _place(self, draft: str, login: str) -> Repository:
+        """Where it goes. Raises UserError where that cannot take it, or is no fork of the person's own."""
+        place = self.github.repository(self.rehearse or (DOWNSTREAM if draft == "link-back" else UPSTREAM))
+        if self.rehearse and (place.owner != login or place.parent != UPSTREAM):
+            raise UserError(f"{place.name} is no fork of {UPSTREAM} that {login} owns: rehearse in your own")
+        if place.archived:
+            raise UserError(f"{place.name} is archived and takes nothing new")
+        if draft == "issue" and not place.has_issues:
+            raise UserError(f"{place.name} takes no issue: a fork's owner switches issues on in its settings")
+        return place
+
+    def _rehearsed_issue(self) -> int:
+        for attempt in self.receipts.attempts(self.rehearse, self._change_id("issue")):
+            if attempt.outcome and attempt.outcome.number:
+                return attempt.outcome.number
+        raise UserError(f"{self.rehearse} has no rehearsed issue to comment on: rehearse `file issue` first")
+
+    def _filed(self, what: str, sent: Sent) -> None:
+        if not self.rehearse:
+            before = inputs.read(self.work, "filed", Filed) or Filed()
+            link = Link(number=sent.number, url=sent.url)
+            inputs.write(self.work, "filed", before.model_copy(update={what: link}))
+
+
+def preview(post: Post, login: str, *, rehearsed: bool) -> str:
+    """What will be sent, all of it, and where."""
+    where = f"{post.repository} #{post.number}" if post.kind == "comment" else post.repository
+    kind = {"issue": "an issue", "pull request": "a draft pull request", "comment": "a comment"}[post.kind]
+    lines = [f"{'REHEARSAL of' if rehearsed else 'This is'} {kind} in {where}, as {login}"]
+    if post.kind == "pull request":
+        lines.append(f"from {post.head} into {post.base}; maintainers may push to it")
+    if post.title:
+        lines.append(f"title: {post.title}")
+    lines += [f"body, {len(post.body):,} characters:", "", post.body.rstrip(), ""]
+    return "\n".join(lines)

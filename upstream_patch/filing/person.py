@@ -1,0 +1,56 @@
+"""The person at the terminal, who alone may send."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Protocol
+
+from upstream_patch.errors import UserError
+
+AUTOMATION = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "BUILDKITE", "JENKINS_URL", "TF_BUILD")
+"""Variables that machines set for the programs they run."""
+
+
+class NotAPerson(UserError):
+    """Nobody sits there to read the preview."""
+
+    exit_code = 45
+
+
+class Stopped(UserError):
+    """The person did not confirm."""
+
+    exit_code = 46
+
+
+class Person(Protocol):
+    def show(self, text: str) -> None:
+        """Let them read it."""
+
+    def answer(self, question: str) -> str:
+        """What they type."""
+
+
+class Terminal:
+    """A person at a terminal. Raises NotAPerson where input or output is none, or under automation."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise NotAPerson("only a person at a terminal may send: MLX bans agents that file: run it in your shell")
+        if found := [name for name in AUTOMATION if environ.get(name)]:
+            raise NotAPerson(f"only a person may send, and {found[0]} is set, as in a CI job: run it in your own shell")
+
+    def show(self, text: str) -> None:
+        print(text)
+
+    def answer(self, question: str) -> str:
+        return input(question)
+
+
+def confirm(person: Person, repository: str) -> None:
+    """Raises Stopped unless they type the repository's name, letter by letter."""
+    typed = person.answer(f"Type {repository} to send this there, anything else to stop: ").strip()
+    if typed != repository:
+        raise Stopped("stopped: nothing was sent")

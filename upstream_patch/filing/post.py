@@ -1,0 +1,69 @@
+"""What is sent: one issue, pull request or comment, with the hidden line by which it is found again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, replace
+
+from upstream_patch.errors import UserError
+from upstream_patch.github import Kind
+from upstream_patch.github.client import MAX_BODY
+
+_BACKLINK = re.compile(r"(?<![\w./-])(?P<name>[\w.-]+/[\w.-]+)#(?P<number>\d+)\b")
+_ADDRESS = re.compile(r"https://(?:www\.)?github\.com/(?=[\w.-]+/[\w.-]+/(?:issues|pull|discussions|commit)/)")
+
+
+@dataclass(frozen=True)
+class Post:
+    """One text for one place. ``text`` is a person's; ``body`` is what GitHub gets."""
+
+    kind: Kind
+    repository: str
+    """``owner/name``."""
+    change_id: str
+    """The same for every attempt, on every machine: another one is another text."""
+    title: str
+    """Empty for a comment."""
+    text: str
+    head: str = ""
+    """``owner:branch`` of a pull request."""
+    base: str = ""
+    number: int = 0
+    """The issue that a comment goes under."""
+
+    @property
+    def marker(self) -> str:
+        """Not shown by GitHub, and unlike any other text in it."""
+        return f"<!-- change-id: {self.change_id} -->"
+
+    @property
+    def body(self) -> str:
+        return f"{self.text.rstrip()}\n\n{self.marker}\n"
+
+    @property
+    def sha256(self) -> str:
+        """Of title and body as they are sent."""
+        return hashlib.sha256(f"{self.title}\n{self.body}".encode()).hexdigest()
+
+    def checked(self) -> Post:
+        """Itself. Raises UserError for what GitHub would not take, or what must not be sent."""
+        if self.kind != "comment" and not self.title.strip():
+            raise UserError(f"the {self.kind} has no title")
+        if not self.text.strip():
+            raise UserError(f"the {self.kind} has no text")
+        if len(self.body) > MAX_BODY:
+            raise UserError(f"the body has {len(self.body):,} characters, GitHub takes {MAX_BODY:,}: shorten it")
+        if "<!-- change-id:" in self.text:
+            raise UserError("the text has a change-id line already, which the tool adds: take it out")
+        return self
+
+
+def rehearsal(post: Post, repository: str) -> Post:
+    """The same for a person's own fork, with links to other repositories' threads cut.
+
+    GitHub writes "mentioned in" under every thread that a public text names, also from a fork: a rehearsal would be
+    seen upstream. An invisible character breaks ``owner/name#1``; GitHub's own redirect host stands in addresses.
+    """
+    text = _ADDRESS.sub("https://redirect.github.com/", _BACKLINK.sub(r"\g<name>&#8203;#\g<number>", post.text))
+    return replace(post, repository=repository, text=text)

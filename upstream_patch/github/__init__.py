@@ -1,0 +1,19 @@
+"""The seam to GitHub: a handful of calls, and manners that a library's defaults lack. githubkit is behind it."""
+
+from upstream_patch.github.client import GitHub, connect
+from upstream_patch.github.entries import Entry, Found, Kind, Repository
+from upstream_patch.github.manners import Busy, Clock, Refused, Unclear, Unreachable
+
+__all__ = [
+    "Busy",
+    "Clock",
+    "Entry",
+    "Found",
+    "GitHub",
+    "Kind",
+    "Refused",
+    "Repository",
+    "Unclear",
+    "Unreachable",
+    "connect",
+]
