@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from upstream_patch.draft import body, gates, inputs, managed, rules
+from upstream_patch.draft import gates, inputs, managed, rules
 from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.gates import FOR
 from upstream_patch.draft.inputs import (
@@ -88,7 +88,7 @@ class Rehearsal:
             self.change(name, f"TODO(person): {hole}", words)
 
     def title(self, name: str) -> str:
-        return body.title(managed.read(self.work / DOCUMENTS[name].file), "[BUG]" if name == "issue" else "")
+        return DOCUMENTS[name].title(managed.read(self.work / DOCUMENTS[name].file))
 
     def all(self) -> None:
         """Every draft, finished, with what the other rooms would have made."""
