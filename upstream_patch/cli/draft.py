@@ -78,17 +78,23 @@ def draft_docs(
 
 
 @app.command("claims")
-def draft_claims(draft: Draft, out: Work = OUT, evidence: Evidence = EVIDENCE) -> None:
+def draft_claims(
+    draft: Draft,
+    matched: Annotated[bool, typer.Option("--matched", help="Show, too, which fact each of the others is.")] = False,
+    out: Work = OUT,
+    evidence: Evidence = EVIDENCE,
+) -> None:
     """List every number and superlative in a draft's prose that no fact bears out. Exits 1 when there is one."""
     from upstream_patch.draft import claims, managed
     from upstream_patch.draft.documents import of_nvidia
 
     path = existing(out / "drafts" / document(draft).file, folder=False)
-    found = claims.check(managed.read(path), of_nvidia(read_facts(evidence)))
-    for remark in found:
-        print(f"{path}: {remark}")
-    print(f"{len(found)} claims without a fact" if found else "every number is a fact within its rounding")
-    raise SystemExit(1 if found else 0)
+    judged = claims.judge(managed.read(path), of_nvidia(read_facts(evidence)))
+    wrong = [one for one in judged if isinstance(one, claims.Remark)]
+    for one in judged if matched else wrong:
+        print(f"{path}: {one}")
+    print(f"{len(wrong)} claims without a fact" if wrong else "every number is a fact within its rounding")
+    raise SystemExit(1 if wrong else 0)
 
 
 def _write(drafted: Document, out: Path, evidence: Path) -> Path:

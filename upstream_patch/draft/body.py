@@ -1,22 +1,16 @@
-"""A finished draft as it is sent: title and body, without anything that is only the tool's."""
+"""A finished draft as it is sent, without anything that is only the tool's."""
 
 from __future__ import annotations
 
 import re
 
-from upstream_patch.draft import holes, managed, prose
+from upstream_patch.draft import managed, prose
 
-_TOP = re.compile(r"\A\ufeff?<!--.*?-->\s*", re.DOTALL)
+_TOP = re.compile(r"\A\ufeff?<!-- Draft of .*?-->\s*", re.DOTALL)
 _TITLE = re.compile(r"<!-- HOLE title: .*? -->.*?(?=<!-- HOLE )", re.DOTALL)
 _MARKER = re.compile(r"<!-- HOLE [a-z_]+: .*? -->\n?", re.DOTALL)
 _BEARING = re.compile(r"<!-- facts that bear on it:.*?-->\n?", re.DOTALL)
 _MENTION = re.compile(r"(?<![\w`/@.-])@[A-Za-z0-9][\w-]*(?:/[\w-]+)?")
-
-
-def title(text: str, prefix: str = "") -> str:
-    """What stands at the title's hole, in one line, led by ``prefix`` once; empty without such a hole."""
-    words = " ".join(holes.answer(text, "title").split())
-    return f"{prefix} {words}".strip() if words else ""
 
 
 def body(text: str) -> str:

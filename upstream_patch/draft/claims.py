@@ -37,6 +37,20 @@ class Remark:
 
 
 @dataclass(frozen=True)
+class Match:
+    """A number that facts bear out, and which: a short number may be right by chance."""
+
+    line: int
+    words: str
+    facts: tuple[str, ...]
+    """As ``id = value unit``."""
+
+    def __str__(self) -> str:
+        more = f" (and {len(self.facts) - 1} more: name M, K x N or the fact)" if len(self.facts) > 1 else ""
+        return f"line {self.line}: {self.words!r} is {self.facts[0]}{more}"
+
+
+@dataclass(frozen=True)
 class _Known:
     """A fact as a sentence could state it: one reading of it in one unit."""
 
@@ -47,8 +61,15 @@ class _Known:
 
 
 def check(text: str, facts: Sequence[Fact]) -> list[Remark]:
-    """What a draft's prose claims and the facts do not: numbers that no fact has within their rounding, stale facts,
-    facts of another device than the sentence names, devices without a record, superlatives beside no fact.
+    """What a draft's prose claims and the facts do not; ``judge`` has the reading of it."""
+    return [one for one in judge(text, facts) if isinstance(one, Remark)]
+
+
+def judge(text: str, facts: Sequence[Fact]) -> list[Remark | Match]:
+    """Every number of a draft's prose with the facts that it is, and what no fact bears out.
+
+    That is: numbers that no fact has within their rounding, stale facts, facts of another device than the sentence
+    names, devices without a fact, superlatives beside no fact.
 
     A sentence that names M, K x N, or a batch B of decode is checked against facts of those only. ``<!-- fact ID -->``
     in a sentence narrows its numbers of that unit to that fact, ``<!-- fact ID / ID -->`` to the quotient of two. Code
@@ -57,7 +78,7 @@ def check(text: str, facts: Sequence[Fact]) -> list[Remark]:
     known = {fact.id: fact for fact in facts}
     devices = _devices(facts)
     sizes = {size for fact in facts if (problem := _problem(fact.id)) for size in _sizes(problem)}
-    found: list[Remark] = []
+    found: list[Remark | Match] = []
     for sentence in prose.sentences(text, devices):
         found += _about(sentence, facts, known, devices, sizes)
     return found
@@ -65,7 +86,7 @@ def check(text: str, facts: Sequence[Fact]) -> list[Remark]:
 
 def _about(
     sentence: Sentence, facts: Sequence[Fact], known: dict[str, Fact], devices: dict[str, str], sizes: set[int]
-) -> Iterator[Remark]:
+) -> Iterator[Remark | Match]:
     hosts = {devices.get(name, name.lower().replace(" ", "")): name for name in sentence.devices}
     matched = 0
     pinned, missing = _pinned(sentence, known)
@@ -74,25 +95,23 @@ def _about(
         [one for fact in facts for one in _readings(fact, sentence) if _fits(one, sentence)] if sentence.claims else []
     )
     for claim in sentence.claims:
-        if not claim.unit and any(size in sizes for size in range(int(claim.low + 0.5), int(claim.high + 0.5))):
+        if not claim.unit and "." not in claim.words and round(claim.low + 0.5) in sizes:
             continue
-        remark = _judge(claim, [one for one in pinned if one.unit == claim.unit] or readings, hosts)
-        if remark is None:
-            matched += 1
-        else:
-            yield remark
+        judged = _judge(claim, [one for one in pinned if one.unit == claim.unit] or readings, hosts)
+        matched += isinstance(judged, Match)
+        yield judged
     if sentence.superlatives and not matched and not sentence.pins:
         for line, word in sentence.superlatives:
             yield Remark(line, word, "stands beside no number that a fact has: give the number, or pin the fact", "")
 
 
-def _judge(claim: Claim, readings: Sequence[_Known], hosts: dict[str, str]) -> Remark | None:
+def _judge(claim: Claim, readings: Sequence[_Known], hosts: dict[str, str]) -> Remark | Match:
     units = (claim.unit,) if claim.unit else _UNITLESS
     alike = [one for one in readings if one.unit in units]
     here = [one for one in alike if not hosts or one.fact.host in hosts]
     hits = [one for one in here if _within(claim, one.value)]
-    if any(not one.fact.stale for one in hits):
-        return None
+    if sound := [one for one in hits if not one.fact.stale]:
+        return Match(claim.line, claim.words, tuple(_show(one) for one in sound))
     if hits:
         fact = hits[0].fact
         return Remark(

@@ -28,6 +28,8 @@ class Document:
     blocks: tuple[str, ...]
     required: tuple[str, ...]
     """Holes that must be filled before the text can go anywhere."""
+    prefix: str = ""
+    """Of the title, as upstream's form has it."""
 
     def write(self, work: Path, facts: Sequence[Fact], hosts: Sequence[str] = CUDA_HOSTS, device: str = "gb10") -> Path:
         """Write ``work/<file>``, or bring the blocks of the one there up to date, and return its path.
@@ -67,6 +69,11 @@ class Document:
 
         return environment.get_template(f"{self.name}.md.j2").render(blocks=filled, hole=hole, device=given.device)
 
+    def title(self, text: str) -> str:
+        """What a person wrote as the title, in one line, led by ``prefix`` once; empty where nothing is there."""
+        words = " ".join(holes.answer(text, "title").split())
+        return f"{self.prefix} {words}".strip() if words else ""
+
     def open_holes(self, path: Path) -> list[Hole]:
         """Where a written draft still lacks a person's words, or a record. Raises UserError if it is not UTF-8."""
         text = managed.read(path)
@@ -81,6 +88,7 @@ ISSUE = Document(
         "records",
     ),
     ("title", "rule", "describe", "reproduce", "expected", "context", "disclosure", "links"),
+    prefix="[BUG]",
 )
 PR = Document(
     "pr",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from upstream_patch.draft import body, checks, excuses, managed
 from upstream_patch.draft.documents import DOCUMENTS, of_nvidia
+from upstream_patch.draft.look import Look
 from upstream_patch.errors import UserError
 from upstream_patch.records import facts, store
 from upstream_patch.records.facts import Fact
@@ -106,7 +107,7 @@ def ready(draft: str, work: Path, evidence: Path, now: datetime | None = None) -
             raise GateClosed(gate)
     text = managed.read(work / DOCUMENTS[draft].file)
     together = hashlib.sha256("".join(gate.content_hash for gate in gates).encode()).hexdigest()
-    return Ready(body.title(text, checks.BUG if draft == "issue" else ""), body.body(text), together)
+    return Ready(DOCUMENTS[draft].title(text), body.body(text), together)
 
 
 def excuse(draft: str, name: str, because: str, work: Path, evidence: Path, now: datetime | None = None) -> Path:
@@ -127,7 +128,7 @@ def _gates(draft: str, work: Path, derived: Sequence[Fact], now: datetime) -> It
         nothing = hashlib.sha256(b"").hexdigest()
         yield Gate(draft, "drafted", Outcome.RED, f"there is no {file}", f"upstream-patch draft {draft}", nothing)
         return
-    look = checks.Look(document, work, managed.read(file), derived, now)
+    look = Look(document, work, managed.read(file), derived, now)
     for name in FOR[draft]:
         finding = checks.CHECKS[name](look)
         digest = checks.content_hash(look, finding)

@@ -14,7 +14,7 @@ import pytest
 from tests.contract.fake_github import Clock, FakeGitHub, Repo, Stored
 from tests.contract.server import serve
 from upstream_patch import github
-from upstream_patch.draft import body, gates, inputs, managed, rules
+from upstream_patch.draft import gates, inputs, managed, rules
 from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.gates import FOR
 from upstream_patch.draft.inputs import (
@@ -91,7 +91,7 @@ class Rehearsal:
             self.change(name, f"TODO(person): {hole}", words)
 
     def title(self, name: str) -> str:
-        return body.title(managed.read(self.work / DOCUMENTS[name].file), "[BUG]" if name == "issue" else "")
+        return DOCUMENTS[name].title(managed.read(self.work / DOCUMENTS[name].file))
 
     def others(self) -> None:
         """What the series room and a reader of upstream's rules would have made."""

@@ -111,6 +111,7 @@ def test_what_the_facts_bear_out(prose: str) -> None:
             "An error of 0.004.",
             "line 1: '0.004' has no unit, and is no fact; nearest: correctness.h200.bf16.max_norm_error",
         ),
+        ("One of 2.5 here.", "line 1: '2.5' has no unit, and is no fact"),
         ("250 TFLOP/s are reached.", "line 1: '250 TFLOP/s' is no fact"),
         (
             "On a GB10 8 clients get 74.2 tok/s.",
@@ -128,6 +129,16 @@ def test_what_is_listed(prose: str, said: str) -> None:
     found = listed(prose)
     assert len(found) == 1, found
     assert found[0].startswith(said)
+
+
+def test_which_facts_a_number_is() -> None:
+    said = [str(one) for one in claims.judge("63.1 us at M = 7, K = 4096, 4 rows.\n\n13.8x or 0.8x or 1x.", FACTS)]
+    assert said == [
+        f"line 1: '63.1 us' is {STEM}.M7.stock_us = 63.14 us",
+        f"line 3: '13.8 x' is {STEM}.M7.speedup = 13.84 ratio",
+        "line 3: '0.8 x' is small_m.h200.4096x14336.b4.g64.bf16.M8.speedup = 0.8 ratio",
+        "line 3: '1 x' is small_m.h200.4096x14336.b4.g64.bf16.M8.speedup = 0.8 ratio",
+    ]
 
 
 def test_line_ends_move_no_line() -> None:

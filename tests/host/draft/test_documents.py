@@ -103,13 +103,14 @@ def test_drafting_again_is_idempotent_whatever_a_person_wrote(words: str, end: s
 
 def test_no_marker_of_the_tool_is_sent() -> None:
     text = (
-        "<!-- Draft -->\n\n<!-- HOLE title: t -->\n[BUG] My\ntitle\n\n"
+        "<!-- Draft of it -->\n\n<!-- HOLE title: t -->\n[BUG] My\ntitle\n\n"
         "<!-- HOLE rule: r -->\nYes. <!-- fact a.b -->\n\n<!-- mine -->\n\n\n\n" + managed.block("ours", "| 1 |")
     )
-    assert body.title(text, "[BUG]") == "[BUG] My title"
+    assert DOCUMENTS["issue"].title(text) == "[BUG] My title"
     assert body.body(text) == "Yes. \n\n<!-- mine -->\n\n\n\n| 1 |\n"
     assert body.body(text.replace("\n", "\r\n")) == body.body(text)
-    assert body.title("no hole") == ""
+    assert body.body(text.partition("\n\n")[2]) == body.body(text)  # a person may take the first comment away
+    assert DOCUMENTS["pr"].title("no hole") == ""
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,10 @@ def test_claims_are_listed_with_their_line_and_the_code_says_so(call: Call, rehe
         0,
         "every number is a fact within its rounding\n",
     )
+    shown = call("draft", "claims", "issue", "--matched", *places(rehearsal))[1]
+    assert re.search(
+        r"line \d+: '70.0 us' is ncu.* = 70 us|line \d+: '70.0 us' is small_m.h200.4096x4096.* = 70 us", shown
+    )
     rehearsal.change("issue", "70.0 us at M = 7", "71 us at M = 7")
     code, out, _ = call("draft", "claims", "issue", *places(rehearsal))
     assert code == 1

@@ -1,0 +1,62 @@
+"""What the gates look at: a written draft, the facts, and what other rooms handed over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+
+from upstream_patch.draft import body, inputs
+from upstream_patch.draft.documents import Document
+from upstream_patch.draft.inputs import SeriesProof
+from upstream_patch.records.facts import Fact
+
+FRESH_HOURS = 24
+"""A search for duplicates, and a look at upstream's head, holds for a day."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    ok: bool
+    why: str
+    fix: str = ""
+    seen: tuple[str, ...] = ()
+    """What the gate looked at besides the draft's text."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A written draft and all that its gates look at."""
+
+    document: Document
+    work: Path
+    text: str
+    facts: Sequence[Fact]
+    now: datetime
+
+    @property
+    def again(self) -> str:
+        return f"upstream-patch draft {self.document.name}"
+
+    @property
+    def file(self) -> Path:
+        return self.work / self.document.file
+
+    @property
+    def title(self) -> str:
+        return self.document.title(self.text)
+
+    @cached_property
+    def body(self) -> str:
+        return body.body(self.text)
+
+    @cached_property
+    def series(self) -> SeriesProof | None:
+        return inputs.read(self.work, "series", SeriesProof)
+
+    @cached_property
+    def seen_facts(self) -> str:
+        return json.dumps([(fact.id, fact.value, fact.stale) for fact in self.facts])
