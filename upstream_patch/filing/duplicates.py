@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from upstream_patch.draft import body, inputs, managed
-from upstream_patch.draft.checks import BUG
+from upstream_patch.draft import inputs, managed
 from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.inputs import Duplicates, Filed, Hit, Search
 from upstream_patch.errors import UserError
@@ -32,7 +31,7 @@ def search(
     path = work / DOCUMENTS[draft].file
     if not path.exists():
         raise UserError(f"there is no {path}: upstream-patch draft {draft}")
-    title = body.title(managed.read(path), BUG if draft == "issue" else "")
+    title = DOCUMENTS[draft].title(managed.read(path))
     if not title:
         raise UserError(f"{path} has no title yet: write it first, a search holds for one title")
     filed = inputs.read(work, "filed", Filed) or Filed()
