@@ -68,7 +68,8 @@ def apply(
     applied, planned = put(_checkout(mlx), _contributions(names), into)
     print(f"{applied.worktree}: {len(planned.changed)} files changed on branch {applied.branch}, nothing is committed")
     _show_format(planned)
-    print(f"to commit, in your own words: git -C {applied.worktree} commit --all --template {message_of(applied)}")
+    git = f"git -C {applied.worktree}"
+    print(f"to commit, in your own words: {git} add --all && {git} commit --template {message_of(applied)}")
 
 
 @app.command()
