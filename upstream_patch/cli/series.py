@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from upstream_patch.cli.options import OUT, Json, Out
+from upstream_patch.cli.options import EVIDENCE, OUT, Evidence, Json, Out, read_facts
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
@@ -60,15 +60,18 @@ def apply(
     mlx: Mlx,
     names: Names = None,
     into: Annotated[Path | None, typer.Option(help="Folder of the worktree; beside the checkout if left out.")] = None,
+    evidence: Evidence = EVIDENCE,
 ) -> None:
     """Make a worktree with the change in it, on a branch of its own, uncommitted. The checkout stays as it is."""
     from upstream_patch.series.applying import apply as put
     from upstream_patch.series.applying import message_of
 
-    applied, planned = put(_checkout(mlx), _contributions(names), into)
+    facts = read_facts(evidence) if evidence.is_dir() else []
+    applied, planned = put(_checkout(mlx), _contributions(names), into, facts)
     print(f"{applied.worktree}: {len(planned.changed)} files changed on branch {applied.branch}, nothing is committed")
     _show_format(planned)
-    print(f"to commit, in your own words: git -C {applied.worktree} commit --all --template {message_of(applied)}")
+    git = f"git -C {applied.worktree}"
+    print(f"to commit, in your own words: {git} add --all && {git} commit --template {message_of(applied)}")
 
 
 @app.command()

@@ -43,7 +43,6 @@ VERBS: Mapping[str, str] = {
     "sanitizer": "sanitize",
     "peer": "peers",
     "decode": "decode",
-    "build": "build",
     "wheel": "wheel",
 }
 """Kind of record -> the verb, and the nox session, that makes it."""
@@ -52,7 +51,7 @@ NAX = "nax"
 MAKES: Mapping[str, str] = {
     family: f"python -m upstream_patch {VERBS[kind]}"
     for family, kind in {"small_m": "bench", **{kind: kind for kind in VERBS if kind != "bench"}}.items()
-} | {NAX: "python -m upstream_patch m5"}
+} | {NAX: "python -m upstream_patch m5", "build": "python -m upstream_patch build --mlx PATH"}
 """The command that makes a family of facts, to be run on the host that the id names."""
 
 

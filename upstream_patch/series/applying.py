@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from upstream_patch.errors import UserError
 from upstream_patch.files import write_text
+from upstream_patch.records.facts import Fact
 from upstream_patch.series.checkout import Checkout, GitError
 from upstream_patch.series.message import message
 from upstream_patch.series.model import Contribution
@@ -47,11 +48,14 @@ def branch_of(contributions: Sequence[Contribution]) -> str:
     return "upstream-patch/" + "+".join(contribution.name for contribution in contributions)
 
 
-def apply(checkout: Checkout, contributions: Sequence[Contribution], into: Path | None = None) -> tuple[Applied, Plan]:
+def apply(
+    checkout: Checkout, contributions: Sequence[Contribution], into: Path | None = None, facts: Sequence[Fact] = ()
+) -> tuple[Applied, Plan]:
     """Make a worktree with the contributions in it, uncommitted, on a new branch from HEAD.
 
-    ``into`` is its folder; left out, it lies beside the checkout. Raises UserError, and changes nothing, where the
-    checkout is dirty, detached or shallow, where an edit is in conflict, and where the folder or the branch is taken.
+    ``into`` is its folder; left out, it lies beside the checkout. ``facts`` are for the message's file. Raises
+    UserError, and changes nothing, where the checkout is dirty, detached or shallow, where an edit is in conflict, and
+    where the folder or the branch is taken.
     """
     with _locked(checkout) as room:
         checkout.require_branch()
@@ -76,7 +80,7 @@ def apply(checkout: Checkout, contributions: Sequence[Contribution], into: Path 
         journal = room / "apply.json"
         write_text(journal, applied.model_dump_json())
         _make(checkout, applied, planned)
-        write_text(message_of(applied), message(contributions, base, planned))
+        write_text(message_of(applied), message(contributions, base, planned, facts))
         write_text(room / "applied" / f"{'+'.join(names)}.json", applied.model_dump_json())
         checkout.git("worktree", "move", applied.partial, applied.worktree)
         journal.unlink()

@@ -77,6 +77,20 @@ def test_apply_and_unapply_leave_any_tree_with_the_anchors_as_it_was(
         assert repository.state() == before
 
 
+def test_the_messages_file_has_todays_numbers_as_comments(repository: Any, synthetic: Any) -> None:
+    from upstream_patch.records.facts import derive
+
+    synthetic.write(synthetic.bench([synthetic.bench_row(4)]))
+    fresh = derive(synthetic.load(), lambda kernel: "ab" * 32)
+    stale = derive(synthetic.load(), lambda kernel: "cd" * 32)
+    for facts, shown in ((fresh, 1), (stale, 0)):
+        applied, _ = apply(open_checkout(repository.path), CHANGES, facts=facts)
+        lines = message_of(applied).read_text(encoding="utf-8").splitlines()
+        assert sum(".M4.speedup 4.0" in line for line in lines) == shown
+        assert all(line.startswith("#") for line in lines[1:])
+        unapply(open_checkout(repository.path), CHANGES)
+
+
 def dirty(repository: Any) -> None:
     (repository.path / "mlx/version.h").write_text("changed\n")
 
