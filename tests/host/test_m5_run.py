@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from upstream_patch.contribution import m5 as m5_stages  # noqa: E402
 from upstream_patch.correctness.simulated_fast import SimulatedMetalKernel  # noqa: E402
 from upstream_patch.errors import UserError  # noqa: E402
 from upstream_patch.machine import Gpu, Machine  # noqa: E402
-from upstream_patch.measure.m5 import bits, cases, layout, operators, slope  # noqa: E402
+from upstream_patch.measure.m5 import bits, cases, layout, models, operators, slope  # noqa: E402
 from upstream_patch.problem import Problem  # noqa: E402
 from upstream_patch.records import facts, store  # noqa: E402
 from upstream_patch.records.kernel_hash import METAL, identity  # noqa: E402
@@ -172,11 +173,20 @@ def test_operators_become_a_record_with_facts_of_their_own_family(
         gpu=Gpu(name="Apple M5 Max", vendor="Apple", multiprocessors=40),
     )
     monkeypatch.setattr("upstream_patch.recording.probe", lambda: mac_book)
-    result = stage("operators", context)
-    assert result.outcome is Outcome.RAN, result.detail
+    times = {"stock_ms": [9.0] * 6, "ours_ms": [4.0] * 6, "aa_ms": [9.0] * 6}
+    forward = models.Forward(model="LFM2.5-1.2B-Instruct-4bit", tokens=32, logits_error=0.01, **times)
+    monkeypatch.setattr(models, "run_models", lambda given: [forward])
+    whole = m5_stages.stages(["folder/LFM2.5-1.2B-Instruct-4bit"])
+    results = run_chain([each for each in whole if each.name in ("models", "operators")], context)
+    assert results["models"] == Result(Outcome.RAN, "LFM2.5-1.2B-Instruct-4bit, 32 tokens: 9.0 -> 4.0 ms")
+    assert results["operators"].outcome is Outcome.RAN, results["operators"].detail
     assert store.verify(context.evidence) == []
     (loaded,) = store.load_all(context.evidence)
     assert loaded.record.kernel == identity(METAL)
+    assert [each.path for each in loaded.record.attachments] == [models.FILE]
+    assert isinstance(context.evidence, Path)
+    (kept,) = json.loads((context.evidence / "raw" / loaded.record.id / models.FILE).read_text())
+    assert models.Forward.model_validate(kept) == forward
     body = loaded.record.body
     assert isinstance(body, BenchBody)
     (row,) = body.rows
