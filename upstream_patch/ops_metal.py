@@ -23,7 +23,7 @@ from upstream_patch.kernels.metal import GROUP, Staged
 from upstream_patch.problem import Problem
 from upstream_patch.routing_metal import AppleGpu, MetalRoute, apple_gpu, instance, route, rows_and_batch
 
-COPY = """const uint at = thread_position_in_grid.x;
+COPY = """const int64_t at = thread_position_in_grid.x;
 y[at] = x[elem_to_loc(at, x_shape, x_strides, x_ndim)];
 """
 """x in rows that follow one another, in an array of its own, and so aligned. An operation of MLX's need not make one:

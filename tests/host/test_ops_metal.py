@@ -107,10 +107,20 @@ def test_the_launch_of_an_unsplit_problem(
         (operands((40,), (256,), 512, mx.float32, 4, 64), {}),
         (operands((40,), (200,), 512, mx.bfloat16, 4, 64), {}),
         (operands((40,), (256,), 512, mx.bfloat16, 4, 32), {"group_size": 32, "stream": mx.cpu}),
+        (operands((40,), (512,), 512, mx.bfloat16, 4, 64), {"transpose": False}),
         (operands((16, 1), (16, 128), 64, mx.bfloat16, 4, 64), {}),
         ([*operands((40,), (512,), 4096, mx.bfloat16, 4, 64)[:3], None], {}),
     ],
-    ids=["7 rows", "few outputs", "float32", "N off the tile", "on the CPU", "a row a matrix", "no biases"],
+    ids=[
+        "7 rows",
+        "few outputs",
+        "float32",
+        "N off the tile",
+        "on the CPU",
+        "not transposed",
+        "a row a matrix",
+        "no biases",
+    ],
 )
 def test_the_rest_is_stock(given: list[Any], more: dict[str, Any], launched: list[Any]) -> None:
     try:

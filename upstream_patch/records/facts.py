@@ -47,11 +47,11 @@ VERBS: Mapping[str, str] = {
 }
 """Kind of record -> the verb, and the nox session, that makes it."""
 NAX = "nax"
-"""The family of the staged Metal kernels' benchmark rows."""
+"""The family of the staged Metal kernels' benchmark rows, which ``python -m upstream_patch m5`` makes."""
 MAKES: Mapping[str, str] = {
     family: f"python -m upstream_patch {VERBS[kind]}"
     for family, kind in {"small_m": "bench", **{kind: kind for kind in VERBS if kind != "bench"}}.items()
-} | {NAX: "python -m upstream_patch m5", "build": "python -m upstream_patch build --mlx PATH"}
+} | {"build": "python -m upstream_patch build --mlx PATH"}
 """The command that makes a family of facts, to be run on the host that the id names."""
 
 
