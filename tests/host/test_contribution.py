@@ -31,6 +31,7 @@ CHAIN = (
     "peers",
     "decode",
     "records verify",
+    "report",
     "draft issue",
     "draft pull request",
     "draft doc update",

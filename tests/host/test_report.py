@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from upstream_patch.contribution import STAGES, Context
 from upstream_patch.machine import Gpu
 from upstream_patch.plots import draw
 from upstream_patch.plots.gathered import plots
@@ -251,3 +252,14 @@ def test_the_file_is_written_and_compared(synthetic: Any) -> None:
 )
 def test_a_row_in_words(row: str, words: str) -> None:
     assert spoken(row) == words
+
+
+def test_the_main_job_writes_the_page_once(synthetic: Any, tmp_path: Path) -> None:
+    synthetic.write(synthetic.bench([]))  # nothing to draw: the page needs no matplotlib
+    (stage,) = [stage for stage in STAGES if stage.name == "report"]
+    context = Context(evidence=synthetic.root, out=tmp_path / "out")
+    path = synthetic.root.path / page.FILE
+    assert stage.run(context).detail == f"{path} was written from 1 records; open it in a browser"
+    written = path.read_bytes()
+    assert stage.run(context).detail == f"{path} shows the 1 records; open it in a browser"
+    assert path.read_bytes() == written

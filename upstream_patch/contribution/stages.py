@@ -122,6 +122,20 @@ def _verify(context: Context) -> Result:
     return Result(Outcome.RAN, f"{count} records are as they were written" if count else "there is no record yet")
 
 
+def _report(context: Context) -> Result:
+    from upstream_patch.records import facts, store
+    from upstream_patch.report import page
+
+    records = store.load_all(context.evidence)
+    found = facts.derive(records)
+    base = store.folder_of(context.evidence)
+    path = base / page.FILE
+    if page.differences(base, found, records):
+        page.write(base, found, records)
+        return Result(Outcome.RAN, f"{path} was written from {len(records)} records; open it in a browser")
+    return Result(Outcome.RAN, f"{path} shows the {len(records)} records; open it in a browser")
+
+
 def _draft_issue(context: Context) -> Result:
     from upstream_patch.draft import issue
     from upstream_patch.records import facts, store
@@ -145,6 +159,7 @@ STAGES = (
     Stage("peers", _measured("peer", _peers), needs=("correctness",)),
     Stage("decode", _not_built("end-to-end decode with mlx-lm")),
     Stage("records verify", _verify),
+    Stage("report", _report, needs=("records verify",)),
     Stage("draft issue", _draft_issue, needs=("records verify",)),
     Stage("draft pull request", _not_built("the change to an MLX checkout, and its description's facts")),
     Stage("draft doc update", _not_built("the downstream doc edit")),
