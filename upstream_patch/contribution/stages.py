@@ -131,9 +131,9 @@ def _report(context: Context) -> Result:
     base = store.folder_of(context.evidence)
     path = base / page.FILE
     if page.differences(base, found, records):
-        page.write(base, found, records)
-        return Result(Outcome.RAN, f"{path} was written from {len(records)} records; open it in a browser")
-    return Result(Outcome.RAN, f"{path} shows the {len(records)} records; open it in a browser")
+        # not over the committed one: a record that is made next must not find the checkout changed
+        path = page.write(base, found, records, context.out / page.FILE)
+    return Result(Outcome.RAN, f"{path} shows what {len(records)} records say; open it in a browser")
 
 
 def _draft_issue(context: Context) -> Result:
