@@ -28,7 +28,8 @@ PINS = ("--constraint", "constraints.txt")
 MLX = "cuda" if sys.platform == "linux" and shutil.which("nvidia-smi") else "cpu"
 CUDA_LIBRARY = "mlx-cuda-13==0.32.4"
 EXTRAS = (MLX, "compile", "simulate", "decode")
-TESTED = (*EXTRAS, "plots", "github")
+WHOLE = (*EXTRAS, "plots")
+TESTED = (*WHOLE, "github")
 nox.options.envdir = f".nox/{MLX}"  # the two wheels install the same files, so each has its own environments
 
 
@@ -45,7 +46,7 @@ class Verb:
 
 
 VERBS = (
-    Verb("contribution", ("contribution",), "The main job: every stage from doctor to drafts.", EXTRAS, links=True),
+    Verb("contribution", ("contribution",), "The main job: every stage from doctor to drafts.", WHOLE, links=True),
     Verb("doctor", ("doctor",), "What this machine has, and what each missing piece would enable.", EXTRAS),
     Verb("build", ("build",), "Compile the kernels; -- --mlx PATH builds and tests MLX with them.", ("compile",)),
     Verb("drift", ("series", "drift"), "How far upstream went from the base; -- --mlx PATH.", ()),
@@ -55,7 +56,7 @@ VERBS = (
     Verb("correctness", ("correctness",), "Run the matrix on a CUDA GPU and record it."),
     Verb("bench", ("bench",), "Time stock against ours on a CUDA GPU and record it."),
     Verb("m5", ("m5",), "All that an M5's owner can show, recorded; -- --dry-run says what.", (MLX, "simulate")),
-    Verb("gb10", ("gb10",), "All that a GB10's owner can show, recorded.", ("cuda", "compile")),
+    Verb("gb10", ("gb10",), "All that a GB10's owner can show, recorded.", ("cuda", "compile", "decode")),
     Verb("facts", ("facts",), "List every value derived from the records; -- --json.", ()),
     Verb("draft", ("draft", "issue"), "Write the issue's fact sheet; its prose is for a person.", ()),
     Verb("status", ("status",), "What still stands between the drafts and upstream: every gate.", ()),

@@ -20,7 +20,7 @@ from upstream_patch.measure.steps import Progress
 from upstream_patch.measure.suites import Suite
 from upstream_patch.records import host_id
 from upstream_patch.records.schema import BenchBody, BenchRow, KernelIdentity
-from upstream_patch.records.store import RecordError, Root, readable, write
+from upstream_patch.records.store import RecordError, Root, folder_of, readable, write
 
 Say = Callable[[str], None]
 
@@ -85,7 +85,7 @@ class Benchmark:
         return path, detail + (f", {missing} left out (see its notes)" if missing else "")
 
     def _path(self, record: str) -> Path:
-        base = self.evidence if isinstance(self.evidence, Path) else self.evidence.path
+        base = folder_of(self.evidence)
         return base / "records" / record.partition("-")[0] / f"{record}.json"
 
     def _store(self, log: Journal, body: BenchBody) -> Path:

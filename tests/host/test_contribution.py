@@ -33,6 +33,7 @@ CHAIN = (
     "peers",
     "decode",
     "records verify",
+    "report",
     "draft issue",
     "draft pr",
     "draft docs",

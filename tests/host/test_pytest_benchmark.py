@@ -32,7 +32,8 @@ upstream_patch.machine.probe = lambda: driver.MACHINE
 def run(root: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     (folder / "device_of_nothing.py").write_text(PLUGIN.format(driver=str(Path(__file__).with_name("killed.py"))))
     command = [sys.executable, "-m", "pytest", "-p", "device_of_nothing", "-p", "no:cacheprovider", "-q"]
-    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{folder}"}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # of a worker
+    environment = {**own, "PYTHONPATH": f"{root}{os.pathsep}{folder}"}
     return subprocess.run(
         [*command, f"--benchmark-storage={folder}", *arguments, str(root / "tests" / "device" / "test_bench.py")],
         cwd=root,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from upstream_patch.contribution import STAGES, Context
 from upstream_patch.machine import Gpu
 from upstream_patch.plots import draw
 from upstream_patch.plots.gathered import plots
@@ -251,3 +252,16 @@ def test_the_file_is_written_and_compared(synthetic: Any) -> None:
 )
 def test_a_row_in_words(row: str, words: str) -> None:
     assert spoken(row) == words
+
+
+def test_the_main_job_writes_a_page_beside_the_evidence(synthetic: Any, tmp_path: Path) -> None:
+    record = synthetic.write(synthetic.bench([]))  # nothing to draw: the page needs no matplotlib
+    (stage,) = [stage for stage in STAGES if stage.name == "report"]
+    context = Context(evidence=synthetic.root, out=tmp_path / "out put")
+    path = context.out / page.FILE
+    assert stage.run(context).detail == f"{path} shows what 1 records say; open it in a browser"
+    assert not (synthetic.root.path / "report").exists()
+    (href,) = re.findall(rf'<a href="([^"]+)">{record.stem}<', path.read_text())
+    assert (path.parent / href).resolve() == record.resolve()
+    committed = page.write(synthetic.root.path, facts_of(synthetic), synthetic.load())
+    assert stage.run(context).detail == f"{committed} shows what 1 records say; open it in a browser"

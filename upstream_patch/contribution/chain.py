@@ -21,7 +21,6 @@ class Outcome(Enum):
     RAN = "ran here"
     RECORDS = "rests on records"
     SKIPPED = "skipped"
-    NOT_BUILT = "not built yet"
     FAILED = "FAILED"
 
 

@@ -153,6 +153,20 @@ def _verify(context: Context) -> Result:
     return Result(Outcome.RAN, f"{count} records are as they were written" if count else "there is no record yet")
 
 
+def _report(context: Context) -> Result:
+    from upstream_patch.records import facts, store
+    from upstream_patch.report import page
+
+    records = store.load_all(context.evidence)
+    found = facts.derive(records)
+    base = store.folder_of(context.evidence)
+    path = base / page.FILE
+    if page.differences(base, found, records):
+        # not over the committed one: a record that is made next must not find the checkout changed
+        path = page.write(base, found, records, context.out / page.FILE)
+    return Result(Outcome.RAN, f"{path} shows what {len(records)} records say; open it in a browser")
+
+
 def _draft(name: str) -> Callable[[Context], Result]:
     def run(context: Context) -> Result:
         from upstream_patch.draft.documents import DOCUMENTS
@@ -169,10 +183,6 @@ def _draft(name: str) -> Callable[[Context], Result]:
     return run
 
 
-def _not_built(what: str) -> Callable[[Context], Result]:
-    return lambda context: Result(Outcome.NOT_BUILT, what)
-
-
 STAGES = (
     Stage("doctor", _doctor),
     Stage("build", _build),
@@ -185,6 +195,7 @@ STAGES = (
     Stage("peers", _measured("peer", _peers), needs=("correctness",)),
     Stage("decode", _measured("decode", _decode), needs=("correctness",)),
     Stage("records verify", _verify),
+    Stage("report", _report, needs=("records verify",)),
     Stage("draft issue", _draft("issue"), needs=("records verify",)),
     Stage("draft pr", _draft("pr"), needs=("records verify",)),
     Stage("draft docs", _draft("docs"), needs=("records verify",)),

@@ -21,7 +21,6 @@ _STYLE = {
     Outcome.RAN: "green",
     Outcome.RECORDS: "cyan",
     Outcome.SKIPPED: "yellow",
-    Outcome.NOT_BUILT: "dim",
     Outcome.FAILED: "bold red",
 }
 

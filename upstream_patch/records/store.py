@@ -88,7 +88,7 @@ def write(
     matrix in place of the whole, a host that is not this machine, one of ``HOSTS`` with code of no known commit, host
     ``test`` outside a SyntheticRoot, a value that is not finite.
     """
-    base = _base(root)
+    base = folder_of(root)
     scrubber = scrubber or scrub.here()
     _refuse_host(host, root, f"{base.name}/records/{host}")
     require_commit(host, versions)
@@ -131,12 +131,12 @@ def write(
 
 def put_in_place(root: Root = EVIDENCE) -> list[Path]:
     """The records that a killed writer had finished but not moved to their place; the next ``write`` does it, too."""
-    return finish(_base(root))
+    return finish(folder_of(root))
 
 
 def load_all(root: Root = EVIDENCE) -> list[LoadedRecord]:
     """Every record, oldest first. Raises RecordError at the first one that is damaged or breaks a rule."""
-    base, loaded = _base(root), []
+    base, loaded = folder_of(root), []
     for file in _files(base):
         record, findings = _examine(file, base, root)
         if record is None or findings:
@@ -158,13 +158,13 @@ def find(name: str, root: Root = EVIDENCE) -> LoadedRecord:
     fits = exact or [one for one in loaded if one.record.id.startswith(name) or one.record.id.endswith(name)]
     if len(fits) != 1:
         some = ", ".join(one.record.id for one in fits[:3]) or "there is none"
-        raise UserError(f"no one record is {name!r} ({some}): name one of {_base(root)}/records by its whole id")
+        raise UserError(f"no one record is {name!r} ({some}): name one of {folder_of(root)}/records by its whole id")
     return fits[0]
 
 
 def verify(root: Root = EVIDENCE) -> list[Finding]:
     """Everything wrong with the evidence, in file order: form, hashes, raw files, rules, local paths, stray files."""
-    base, owned = _base(root), set()
+    base, owned = folder_of(root), set()
     findings: list[Finding] = []
     sound: list[LoadedRecord] = []
     for file in _files(base):
@@ -252,7 +252,7 @@ def _leaks(file: Path, base: Path) -> Iterator[Path]:
 
 def readable(root: Root, host: str) -> Iterator[Record]:
     """A host's records, without the damaged ones: those are for verify, and must not cost a run its result."""
-    base = _base(root)
+    base = folder_of(root)
     for file in sorted((base / "records" / host).glob("*.json")):
         loaded, wrong = _examine(file, base, root)
         if loaded is not None and not wrong:
@@ -285,7 +285,8 @@ def _refuse_host(host: str, root: Root, shown: str) -> None:
         raise RecordError([Finding(shown, "host", f"{host!r} {what}")])
 
 
-def _base(root: Root) -> Path:
+def folder_of(root: Root) -> Path:
+    """The folder itself."""
     return root.path if isinstance(root, SyntheticRoot) else root
 
 

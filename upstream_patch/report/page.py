@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -74,11 +76,15 @@ class Section:
     """(link, record), newest first."""
 
 
-def write(evidence: Path, facts: Sequence[Fact], records: Sequence[LoadedRecord]) -> Path:
-    """Write the page. Raises MissingTool without matplotlib, before anything is changed."""
+def write(evidence: Path, facts: Sequence[Fact], records: Sequence[LoadedRecord], path: Path | None = None) -> Path:
+    """Write the page, to its place in the evidence or to ``path``. Raises MissingTool without matplotlib, before
+    anything is changed."""
     drawn = {plot.name: draw.panels(plot) for host in _hosts(records) for plot in plots(facts, host)[0].values()}
-    path = evidence / FILE
-    write_text(path, render(facts, records, drawn))
+    text, path = render(facts, records, drawn), path or evidence / FILE
+    if path != evidence / FILE:
+        folder = quote(Path(os.path.relpath(evidence.resolve(), path.parent.resolve())).as_posix())
+        text = _closed(text.rpartition(_LAST)[0].replace('href="../', f'href="{folder}/'))
+    write_text(path, text)
     return path
 
 
