@@ -83,10 +83,11 @@ def test_says_what_was_not_run(facts: list[Fact]) -> None:
     for host in ("h200", "gb10"):
         line = next(line for line in text.splitlines() if line.startswith(f"- {host}: not run ("))
         assert all(f"`python -m upstream_patch {verb}`" in line for verb in verbs)
-    assert "- test: no record of sanitizer, peer, decode (`python -m upstream_patch sanitize`, `" in text
+    assert "- test: no record of sanitizer, peer, decode, wheel, build (`python -m upstream_patch sanitize`, `" in text
     without = [fact for fact in facts if not fact.id.startswith("ncu.")]
-    assert "- test: no record of ncu, sanitizer, peer, decode (`python -m upstream_patch profile`, `" in issue.render(
-        without, TEST_HOSTS
+    assert (
+        "- test: no record of ncu, sanitizer, peer, decode, wheel, build (`python -m upstream_patch profile`, `"
+        in issue.render(without, TEST_HOSTS)
     )
 
 

@@ -42,7 +42,7 @@ def lines(svg: str) -> dict[str, list[list[tuple[float, float]]]]:
     """gid -> paths and markers in it, as points of the page."""
     found = {}
     for group in ET.fromstring(svg).iter(f"{SVG}g"):
-        if re.match(r"\d+x\d+\.", group.get("id", "")):
+        if re.match(r"(?!matplotlib)\S+\.", group.get("id", "")):
             drawn = [
                 [(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", path.get("d", ""))]
                 for path in group.findall(f"{SVG}path")
