@@ -204,8 +204,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     needs = [marker for marker in INSTALLABLE if item.get_closest_marker(marker)]
-    if item.get_closest_marker("needs_record") or (report.skipped and NO_CHROMIUM in str(report.longrepr)):
-        needs = []  # only a GPU can make it; a browser is no Python package
+    gpu = item.get_closest_marker("needs_record") or item.get_closest_marker("needs_cuda")
+    if gpu or (report.skipped and NO_CHROMIUM in str(report.longrepr)):
+        needs = []  # a GPU cannot be installed; a browser is no Python package
     if report.skipped and not hasattr(report, "wasxfail") and needs and os.environ.get(STRICT) == "1":
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
