@@ -19,7 +19,7 @@ ASKED = Request("workflow_dispatch", MAIN, HEAD, registered=BOTH)
 
 
 def git(*arguments: str) -> str:
-    """READ is on device/pr-7, HEAD on main, FORK nowhere; the push from READ changes a kernel, that from HEAD a page."""
+    """READ is on device/pr-7, HEAD on main, FORK nowhere; a push from READ changes a kernel, one from HEAD a page."""
     if arguments[0] == "for-each-ref":
         commit = arguments[2].removeprefix("--contains=")
         if commit == FORK:
