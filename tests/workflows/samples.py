@@ -17,7 +17,9 @@ FILES = (
 )
 BUILD = StageLine(stage="build", outcome="ran here", detail="2 kernels for sm_121 compile; no spills")
 BENCH = StageLine(stage="bench", outcome="ran here", detail="24 rows")
-PROFILE = StageLine(stage="profile", outcome="FAILED", detail="ncu said: <b>ERR_NVGPUCTRPERM</b> | ask @owner\nand more")
+PROFILE = StageLine(
+    stage="profile", outcome="FAILED", detail="ncu said: <b>ERR_NVGPUCTRPERM</b> | ask @owner\nand more"
+)
 
 GOOD = DeviceRun(machine="gb10", commit=COMMIT, health=FIT, suite="success", stages=(BUILD, BENCH), files=FILES)
 STOPPED = DeviceRun(machine="gb10", commit=COMMIT, health=UNFIT, suite="skipped", stages=(), files=())
