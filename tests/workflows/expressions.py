@@ -27,7 +27,7 @@ class Expression:
             self.tokens.append(match.group().strip())
             position = match.end()
         self.contexts = contexts
-        self.functions = {"fromJSON": json.loads, "toJSON": json.dumps, **functions}
+        self.functions: dict[str, Callable[..., Any]] = {"fromJSON": json.loads, "toJSON": json.dumps, **functions}
 
     def value(self) -> Any:
         found = self._either()

@@ -31,19 +31,17 @@ class JobResult:
 
 @dataclass
 class LocalRun:
-    """One run of a workflow in ``tree``, a git checkout. ``keep_going`` leaves out no job of a matrix."""
+    """One run of a workflow in ``tree``, a git checkout. ``calls``: the lines of nox, as they were called."""
 
     tree: Path
     text: str
     github: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
-    artifacts: Path = Path()
-    jobs: dict[str, list[JobResult]] = field(default_factory=dict)
-    calls: list[str] = field(default_factory=list)
-    """Lines of nox, as they were called."""
 
     def __post_init__(self) -> None:
+        self.jobs: dict[str, list[JobResult]] = {}
+        self.calls: list[str] = []
         self.workflow = load(self.text)
         self.artifacts = self.tree.parent / f"{self.tree.name}.artifacts"
         self.tools = self.tree.parent / f"{self.tree.name}.tools"
@@ -87,7 +85,8 @@ class LocalRun:
         return (asks or status == "success") and truth(Expression(text, contexts, functions).value())
 
     def _job(self, body: Mapping[str, Any], contexts: Mapping[str, Any]) -> JobResult:
-        done, steps = JobResult(), {}
+        done = JobResult()
+        steps: dict[str, Any] = {}
         runner = {"os": "Linux", "arch": "X64"}
         everything = {**contexts, "steps": steps, "runner": runner, "env": {}}
         functions = {"hashFiles": lambda *names: "-".join(names)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,17 @@ def tree(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkout(root, tmp_path_factory.mktemp("jobs"))
 
 
-def start(tree: Path, text: str, event: str, ref: str = "refs/heads/main", **more: dict[str, str]) -> LocalRun:
+def start(
+    tree: Path,
+    text: str,
+    event: str,
+    ref: str = "refs/heads/main",
+    variables: Mapping[str, str] | None = None,
+    inputs: Mapping[str, str] | None = None,
+) -> LocalRun:
     head = git(tree, "rev-parse", "HEAD")
     github = {"event_name": event, "ref": ref, "sha": head, "run_id": "7", "actor": "someone", "token": ""}
-    return LocalRun(tree, text, github, **more).run()
+    return LocalRun(tree, text, github, variables or {}, inputs or {}).run()
 
 
 def results(run: LocalRun) -> dict[str, set[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def test_a_bad_script_and_a_missing_workflow_are_found(copy: Path) -> None:
 
 
 def test_a_missing_linter_is_no_silence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(lint.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", "")
     with pytest.raises(MissingTool, match="no zizmor"):
         lint.tool("zizmor")
