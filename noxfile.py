@@ -140,6 +140,13 @@ def types(session: nox.Session) -> None:
     session.run(python(session), "-m", "mypy", *session.posargs)
 
 
+@nox.session
+def workflows(session: nox.Session) -> None:
+    """Lint the workflows and the runners' scripts, offline; part of tests, too."""
+    install(session, group="workflows")
+    session.run(python(session), "-m", "ci", "lint")
+
+
 @nox.session(default=False)
 def pins(session: nox.Session) -> None:
     """Write constraints.txt anew: exact versions for every platform, read by pip and uv alike."""

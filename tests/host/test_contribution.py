@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,9 @@ def test_the_exit_code_tells_of_a_failure_and_of_nothing_else(
     for stages, code in (((skipped, ok("b")), 0), ((skipped, raising("b", UserError("wrong")), ok("c")), 1)):
         monkeypatch.setattr("upstream_patch.contribution.STAGES", stages)
         assert contribution(context) == code
+    kept = json.loads((context.out / "stages.json").read_text())
+    assert [(line["stage"], line["outcome"]) for line in kept] == [("a", "skipped"), ("b", "FAILED"), ("c", "ran here")]
+    assert kept[1]["detail"] == "wrong"
 
 
 def test_an_interrupt_ends_the_chain(context: Context) -> None:

@@ -1,0 +1,35 @@
+"""The matrix of a workflow's hosted jobs, and whether all of them passed."""
+
+from __future__ import annotations
+
+import json
+
+from ci.machines import LEGS, MINUTES
+from upstream_patch.errors import UserError
+
+
+def matrix(workflow: str) -> dict[str, list[dict[str, str | int]]]:
+    """As ``strategy.matrix`` takes it: one entry a job, with name, runner, python, session and minutes."""
+    if workflow not in LEGS:
+        raise UserError(f"no matrix for {workflow!r}: there is one for {', '.join(LEGS)}")
+    return {
+        "include": [
+            {
+                "name": f"{session}, {leg.name}",
+                "runner": leg.runner,
+                "python": leg.python,
+                "session": session,
+                "minutes": MINUTES[session],
+            }
+            for leg in LEGS[workflow]
+            for session in leg.sessions
+        ]
+    }
+
+
+def require_success(needs: str) -> None:
+    """``needs`` is GitHub's own context as JSON. Raises UserError where a job did not succeed, or was skipped."""
+    results = {name: job["result"] for name, job in json.loads(needs or "{}").items()}
+    wrong = [f"{name}: {result}" for name, result in results.items() if result != "success"]
+    if wrong or not results:
+        raise UserError(f"not passed: {', '.join(wrong) or 'no job was asked for'}")

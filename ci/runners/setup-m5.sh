@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Makes an M5 (macOS 26.2 or newer) ready for one-job runners. May run again at any time: it changes what differs.
+# Usage: sudo ci/runners/setup-m5.sh RUNNER.tar.gz SHA256     (both from the releases of actions/runner, osx-arm64)
+set -euo pipefail
+archive=${1:?the runner archive, actions-runner-osx-arm64-VERSION.tar.gz}
+digest=${2:?its SHA-256, from the page of the release}
+here=$(cd "$(dirname "$0")" && pwd)
+[ "$(id -u)" = 0 ] || { echo "error: run it with sudo" >&2; exit 1; }
+[ "$(uname -sm)" = "Darwin arm64" ] || { echo "error: this is $(uname -sm), not an M5" >&2; exit 1; }
+home=/Users/actions
+
+echo "== macOS and chip"
+version=$(sw_vers -productVersion)
+IFS=. read -r major minor _ <<<"$version.0.0"
+if [ "$major" -lt 26 ] || { [ "$major" -eq 26 ] && [ "$minor" -lt 2 ]; }; then
+  echo "error: macOS $version; the neural accelerators need 26.2" >&2
+  exit 1
+fi
+sysctl -n machdep.cpu.brand_string
+
+echo "== a user without administrator's rights"
+if ! id -u actions >/dev/null 2>&1; then
+  sysadminctl -addUser actions -home "$home" -password "$(openssl rand -base64 30)"
+  createhomedir -c -u actions >/dev/null
+fi
+dseditgroup -o edit -d actions -t user admin 2>/dev/null || true
+chmod 0700 "$home"
+
+echo "== tools"
+python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+  echo "warning: Python 3.11 or newer is needed (python.org's installer); Apple's own is older" >&2
+xcrun --find metal >/dev/null 2>&1 ||
+  echo "warning: no Metal compiler: install Xcode, then xcodebuild -downloadComponent MetalToolchain" >&2
+
+echo "== no sleep, no low power mode"
+pmset -c sleep 0 disksleep 0 lowpowermode 0
+
+echo "== runner, hooks and service"
+echo "$digest  $archive" | shasum -a 256 --check --quiet
+if [ "$(cat "$home/runner/.archive" 2>/dev/null)" != "$digest" ]; then
+  rm -rf "$home/runner"
+  mkdir -p "$home/runner"
+  tar -xzf "$archive" -C "$home/runner"
+  echo "$digest" >"$home/runner/.archive"
+  chown -R actions:staff "$home/runner"
+fi
+# root owns the hooks and the script: no job can change them
+mkdir -p "$home/hooks" /usr/local/bin
+install -o root -g wheel -m 0755 "$here/hooks/job-started.sh" "$here/hooks/job-completed.sh" "$home/hooks/"
+install -o root -g wheel -m 0755 "$here/once.sh" /usr/local/bin/actions-once.sh
+chown root:wheel "$home/hooks"
+plist=/Library/LaunchDaemons/actions-runner.plist
+cat >"$plist.new" <<'PLIST'
+<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
+<plist version="1.0">
+<dict>
+  <key>Label</key><string>actions-runner</string>
+  <key>UserName</key><string>actions</string>
+  <key>ProgramArguments</key><array><string>/usr/local/bin/actions-once.sh</string></array>
+  <key>EnvironmentVariables</key>
+  <dict>
+    <key>HOME</key><string>/Users/actions</string>
+    <key>PATH</key><string>/Library/Frameworks/Python.framework/Versions/Current/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin</string>
+  </dict>
+  <key>StandardOutPath</key><string>/Users/actions/runner.log</string>
+  <key>StandardErrorPath</key><string>/Users/actions/runner.log</string>
+</dict>
+</plist>
+PLIST
+if cmp -s "$plist.new" "$plist"; then
+  rm "$plist.new"
+else
+  launchctl bootout system/actions-runner 2>/dev/null || true
+  mv "$plist.new" "$plist"
+  chown root:wheel "$plist"
+  launchctl bootstrap system "$plist"
+fi
+echo "done: open it for a job with ci/runners/open.sh OWNER/REPOSITORY m5"

@@ -1,0 +1,183 @@
+"""From a device's checkout to a branch with its records: packed, verified, placed, pushed; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ci import branches, collect, git, pack
+from ci.result import FILE
+from tests.workflows.local_runner import git as run_git
+from upstream_patch.errors import UserError
+
+IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+
+
+@pytest.fixture
+def clone(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with an empty evidence, and an origin; the tests work in it."""
+    tree = tmp_path / "tree"
+    (tree / "evidence/records").mkdir(parents=True)
+    (tree / "evidence/README.md").write_text("kept\n")
+    (tree / ".gitignore").write_text("out/\n")
+    run_git(tree, "init", "--quiet", "--initial-branch=main")
+    run_git(tree, "add", "--all")
+    run_git(tree, *IDENTITY, "commit", "--quiet", "--message=first")
+    run_git(tree, "clone", "--quiet", "--bare", ".", str(tmp_path / "origin.git"))
+    run_git(tree, "remote", "add", "origin", str(tmp_path / "origin.git"))
+    monkeypatch.chdir(tree)
+    return tree
+
+
+def bring(root: Path, clone: Path) -> Path:
+    """Add a whole record of another machine to the checkout, as a suite does; the record."""
+    record = sorted((root / "evidence/records/h200").glob("*correctness*.json"))[-1]
+    target = clone / "evidence/records/h200" / record.name
+    target.parent.mkdir(parents=True)
+    shutil.copyfile(record, target)
+    raw = root / "evidence/raw" / record.stem
+    if raw.is_dir():
+        shutil.copytree(raw, clone / "evidence/raw" / record.stem)
+    return target
+
+
+@pytest.fixture
+def h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only an H200's records are there to try with: no GB10 and no M5 has made one."""
+    from ci.machines import DEVICES, Device
+
+    monkeypatch.setitem(DEVICES, "h200", Device("h200", "NVIDIA H200", ("self-hosted",), "contribution", 10))
+
+
+def sent(clone: Path) -> Path:
+    """The artifacts of one device, and the checkout without what it made."""
+    pack.pack("h200", "success", clone, clone / "out/device")
+    shutil.copytree(clone / "out/device", clone / "out/artifacts/device-h200")
+    run_git(clone, "clean", "-fdq", "evidence")
+    return clone / "out/artifacts"
+
+
+def commit(clone: Path) -> str:
+    return run_git(clone, "rev-parse", "HEAD")
+
+
+@pytest.mark.usefixtures("h200")
+def test_a_record_goes_from_the_device_to_a_branch(root: Path, clone: Path, tmp_path: Path) -> None:
+    record = bring(root, clone)
+    artifacts = sent(clone)
+    runs, records = collect.collect(artifacts, commit(clone), Path("evidence"), Path("out/evidence"))
+    assert (len(runs), records) == (1, 1)
+    run_git(clone, "clean", "-fdq", "evidence")  # the next job has a checkout of its own
+    branch, paths = branches.propose(Path("out/evidence"), "77", {"GITHUB_ACTOR": "someone"})
+    assert branch == "evidence/run-77"
+    assert record.relative_to(clone).as_posix() in paths
+    pushed = run_git(tmp_path / "origin.git", "diff", "--name-only", "main", branch).splitlines()
+    assert sorted(pushed) == sorted(paths)
+    assert run_git(tmp_path / "origin.git", "rev-parse", "main") == run_git(clone, "rev-parse", f"{branch}~")
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        ("edit", "is not the file that was listed"),
+        ("extra", "is not both listed and there"),
+        ("gone", "is not both listed and there"),
+        ("elsewhere", "does not lie under"),
+        ("climb", "is not both listed and there"),
+        ("host", "is no record of gb10"),
+        ("commit", "not of a device at"),
+        ("damage", "faults in what the devices sent"),
+        ("form", "is no device run"),
+    ],
+)
+def test_what_is_not_as_it_was_listed_is_refused(root: Path, clone: Path, harm: str, said: str) -> None:
+    name = bring(root, clone).relative_to(clone).as_posix()
+    folder = sent(clone) / "device-h200"
+    run = json.loads((folder / FILE).read_text())
+    if harm == "edit":
+        (folder / name).write_text("{}")
+    elif harm == "extra":
+        (folder / "evidence/x").write_text("x")
+    elif harm == "gone":
+        (folder / name).unlink()
+    elif harm in ("elsewhere", "climb"):
+        other = "ci/x.py" if harm == "elsewhere" else "evidence/records/../../x"
+        (folder / other).parent.mkdir(parents=True, exist_ok=True)
+        (folder / other).write_text("x")
+        run["files"].append({"path": other, "sha256": pack.sha256(folder / other)})
+    elif harm == "host":
+        run["machine"] = "gb10"
+    elif harm == "commit":
+        run["commit"] = "f" * 40
+    elif harm == "damage":
+        (folder / name).write_text((folder / name).read_text().replace("H200", "H201"))
+        run["files"] = [each | {"sha256": pack.sha256(folder / each["path"])} for each in run["files"]]
+    elif harm == "form":
+        run["more"] = 1
+    (folder / FILE).write_text(json.dumps(run))
+    with pytest.raises(UserError, match=said):
+        collect.collect(folder.parent, commit(clone), Path("evidence"), Path("out/evidence"))
+    assert not Path("out/evidence").exists()
+
+
+def test_no_artifact_is_no_success(clone: Path) -> None:
+    with pytest.raises(UserError, match="no device sent an artifact"):
+        collect.collect(Path("out/none"), commit(clone), Path("evidence"), Path("out/evidence"))
+
+
+def test_a_device_only_adds(clone: Path, root: Path) -> None:
+    record = bring(root, clone)
+    run_git(clone, "add", "--all")
+    run_git(clone, *IDENTITY, "commit", "--quiet", "--message=second")
+    record.write_text("{}")
+    with pytest.raises(UserError, match="records are only added"):
+        pack.pack("gb10", "success", clone, clone / "out/device")
+    with pytest.raises(UserError, match="no outcome"):
+        pack.pack("gb10", "fine", clone, clone / "out/device")
+
+
+def test_a_reviewed_pull_request_is_mirrored_and_nothing_else(clone: Path, tmp_path: Path) -> None:
+    def propose(number: int, path: str) -> str:
+        run_git(clone, "switch", "--quiet", "--detach", "main")
+        (clone / path).parent.mkdir(parents=True, exist_ok=True)
+        (clone / path).write_text("new\n")
+        run_git(clone, "add", "--all")
+        run_git(clone, *IDENTITY, "commit", "--quiet", f"--message={path}")
+        run_git(clone, "push", "--quiet", "origin", f"HEAD:refs/pull/{number}/head")
+        return commit(clone)
+
+    kernel, workflow = propose(7, "upstream_patch/x.cuh"), propose(8, ".github/workflows/device.yml")
+    assert branches.mirror(7, kernel) == "device/pr-7"
+    assert run_git(tmp_path / "origin.git", "rev-parse", "device/pr-7") == kernel
+    for number, asked, said in (
+        (7, kernel[:12], "no full commit"),
+        (7, workflow, "read what is new first"),
+        (9, kernel, "remote ref"),
+        (8, workflow, "decides on the devices"),
+    ):
+        with pytest.raises(UserError, match=said):
+            branches.mirror(number, asked)
+    assert run_git(tmp_path / "origin.git", "for-each-ref", "--format=%(refname)", "refs/heads/device") == (
+        "refs/heads/device/pr-7"
+    )
+
+
+def test_the_token_reaches_git_and_no_command_line() -> None:
+    found = branches.credentials({"TOKEN": "secret", "GITHUB_SERVER_URL": "https://example.org"})
+    assert found["GIT_CONFIG_KEY_0"] == "http.https://example.org/.extraheader"
+    asked = subprocess.run(
+        ["git", "config", "--get", found["GIT_CONFIG_KEY_0"]],
+        env=found | {"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert asked.stdout.startswith("AUTHORIZATION: basic ")
+    assert branches.credentials({}) == {}
+    with pytest.raises(git.GitError, match="git rev-parse"):
+        git.git("rev-parse", "--verify", "--quiet", "no-such-thing")
