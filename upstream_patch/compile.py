@@ -60,6 +60,18 @@ class CompileError(UserError):
         self.log = log
 
 
+class CannotLaunch(UserError):
+    """A kernel compiles and takes more than the multiprocessor it is meant for has."""
+
+    exit_code = 1
+
+
+REGISTERS = 65536
+"""Of a multiprocessor, of every architecture known here (CUDA C++ programming guide, compute capabilities)."""
+SHARED_KIB = {"sm_80": 163, "sm_86": 99, "sm_87": 163, "sm_89": 99, "sm_90": 227, "sm_120": 99, "sm_121": 99}
+SHARED_KIB |= dict.fromkeys(["sm_100", "sm_103", "sm_110"], 227)
+"""That a block may take, from the same table."""
+
 Progress = Callable[[int, int], None]
 """Called with (done, total) after every compile."""
 
@@ -74,7 +86,7 @@ def compile_all(
     """Compile every variant for every arch, by arch; without ``variants``, those that an arch's device class launches.
 
     What is not given is what ``upstream_patch.kernels`` lists. Raises MissingTool where there is no NVRTC, or
-    one too old for an arch; CompileError for the first kernel that does not compile.
+    one too old for an arch; CompileError or CannotLaunch for the first kernel that does not compile or fit.
     """
     from upstream_patch import kernels
 
@@ -97,12 +109,22 @@ def compile_all(
         try:
             for future in futures:
                 results.append(future.result())
+                check_launch(results[-1])
                 if progress is not None:
                     progress(len(results), len(jobs))
         finally:
             for future in futures:
                 future.cancel()
     return results
+
+
+def check_launch(result: CompileResult) -> None:
+    """Raises CannotLaunch for a block that no multiprocessor of its architecture can hold."""
+    takes = {"registers": result.registers * result.threads, "bytes of shared memory": result.shared_bytes}
+    has = {"registers": REGISTERS, "bytes of shared memory": SHARED_KIB.get(result.arch.rstrip("af"), 48) * 1024}
+    for what, count in takes.items():
+        if count > has[what]:
+            raise CannotLaunch(f"{result.variant} takes {count:,} {what} on {result.arch}, which has {has[what]:,}")
 
 
 def compile_one(
