@@ -1,8 +1,8 @@
 """What other rooms hand to the gates, as small typed files under ``<work>/inputs``.
 
-``proving`` writes ``series.json`` from records and ``upstream.json`` from a checkout, filing ``duplicates_<draft>.json``
-and ``filed.json``, ``draft docs`` writes ``device.json``. A file that is missing leaves its gate red; one of another
-form is an error with the way out.
+``proving`` writes ``series.json`` from records and ``upstream.json`` from a checkout, filing writes
+``duplicates_<draft>.json`` and ``filed.json``, ``draft docs`` ``device.json``. A file that is missing leaves its gate
+red; one of another form is an error with the way out.
 """
 
 from __future__ import annotations

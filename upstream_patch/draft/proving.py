@@ -139,9 +139,8 @@ def compare(work: Path, checkout: Checkout, proof: SeriesProof | None, now: date
     checkout.require_history()
     contributions = [load(name) for name in (proof.contributions if proof else USUAL)]
     if proof and not checkout.has(proof.base_commit):
-        raise UserError(
-            f"{checkout.path} has not {proof.base_commit[:12]}, which was built: git fetch --all in it first"
-        )
+        built = proof.base_commit[:12]
+        raise UserError(f"{checkout.path} has not {built}, which was built: git -C {checkout.path} fetch --all first")
     base = proof.base_commit if proof else base_commit(checkout, contributions[0])
     head = checkout.commit()
     read = checkout.reader(head)

@@ -185,7 +185,8 @@ BROKEN: tuple[tuple[str, str, Break, str], ...] = (
     ),
     ("pr", "base", upstream(touched=("qmm.h",)), "upstream changed qmm.h since 111111111111"),
     ("pr", "base", upstream(checked=NOW - timedelta(hours=30)), "compared 30 hours ago"),
-    ("pr", "base", upstream(series_sha256="6" * 64), "another base or series was compared"),
+    ("pr", "formatting", upstream(series_sha256="6" * 64), "another series was laid out than the one that was built"),
+    ("pr", "base", upstream(base_commit="6" * 40), "another base or series was compared"),
 )
 
 
