@@ -98,7 +98,14 @@ def draft_claims(
 
 
 def _write(drafted: Document, out: Path, evidence: Path) -> Path:
-    path = drafted.write(out / "drafts", read_facts(evidence))
+    from upstream_patch.draft import proving
+    from upstream_patch.draft.documents import of_nvidia
+    from upstream_patch.records import facts, store
+
+    records = store.load_all(existing(evidence))
+    derived = facts.derive(records)
+    proving.refresh(out / "drafts", records, of_nvidia(derived))
+    path = drafted.write(out / "drafts", derived)
     count = len(drafted.open_holes(path))
     then = f"{count} holes are open, for a person" if count else "no hole is open"
     print(f"{path}: {then}; next: upstream-patch status {drafted.name}")

@@ -162,8 +162,11 @@ def show_history(history: History = HISTORY) -> None:
 
 
 @app.command()
-def drift(mlx: Mlx, names: Names = None, as_json: Json = False, out: Out = OUT) -> None:
-    """How upstream's HEAD differs from the base, and whether the change is in; exit 1 on a conflict."""
+def drift(mlx: Mlx, names: Names = None, as_json: Json = False, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+    """How upstream's HEAD differs from the base, and whether the change is in; exit 2 on a conflict. `status` asks."""
+    from upstream_patch.draft import proving
+    from upstream_patch.draft.documents import of_nvidia
+    from upstream_patch.records import facts, store
     from upstream_patch.series import NAMES
     from upstream_patch.series.drift import drift as compute
 
@@ -175,6 +178,8 @@ def drift(mlx: Mlx, names: Names = None, as_json: Json = False, out: Out = OUT) 
     else:
         for one in drifts:
             _show_drift(one)
+    records = store.load_all(evidence) if evidence.is_dir() else []
+    proving.compare(out / "drafts", checkout, proving.prove(records, of_nvidia(facts.derive(records))))
     conflicts = [item for one in drifts for item in one.conflicts if not one.upstreamed]
     if conflicts:
         raise UserError(f"upstream went another way: {conflicts[0].detail} ({len(conflicts)} conflicts in all)")

@@ -169,11 +169,14 @@ def _report(context: Context) -> Result:
 
 def _draft(name: str) -> Callable[[Context], Result]:
     def run(context: Context) -> Result:
-        from upstream_patch.draft.documents import DOCUMENTS
+        from upstream_patch.draft import proving
+        from upstream_patch.draft.documents import DOCUMENTS, of_nvidia
         from upstream_patch.records import facts, store
 
-        document = DOCUMENTS[name]
-        path = document.write(context.out / "drafts", facts.derive(store.load_all(context.evidence)))
+        document, records = DOCUMENTS[name], store.load_all(context.evidence)
+        derived = facts.derive(records)
+        proving.refresh(context.out / "drafts", records, of_nvidia(derived))
+        path = document.write(context.out / "drafts", derived)
         holes = document.open_holes(path)
         lacks = sum(hole.id not in document.required for hole in holes)
         detail = f"{path}: facts are filled in; {len(holes) - lacks} holes are for a person"

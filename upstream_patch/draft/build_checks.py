@@ -1,11 +1,11 @@
-"""Gates that rest on a build of MLX with the series: what ``inputs/series.json`` and ``inputs/upstream.json`` say."""
+"""Gates about the series: what ``inputs/series.json`` and ``inputs/upstream.json``, both of ``proving``, say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from upstream_patch import kernels
+from upstream_patch import kernels, series
 from upstream_patch.draft import inputs
 from upstream_patch.draft.inputs import SeriesProof, Upstream
 from upstream_patch.draft.look import FRESH_HOURS, Finding, Look
@@ -13,6 +13,8 @@ from upstream_patch.records import kernel_hash
 
 _BUILD = "nox -s build -- --mlx PATH"
 _DRIFT = "nox -s drift -- --mlx PATH"
+_WHEEL = "nox -s wheel -- run, on a CUDA GPU"
+_BOUNDARY = "nox -s bench -- --suite boundary, on a CUDA GPU"
 
 
 def _of_build(judge: Callable[[SeriesProof], Finding]) -> Callable[[Look], Finding]:
@@ -35,14 +37,17 @@ def _outdated(proof: SeriesProof) -> str:
         return "it names no kernel"
     today = {name: kernel_hash.identity(name).hash for name in kernels.KERNELS}
     changed = [name for name, digest in proof.kernel_hashes.items() if today.get(name) != digest]
-    return f"the kernel {changed[0]} changed since" if changed else ""
+    if changed:
+        return f"the kernel {changed[0]} changed since"
+    now = series.content_hash([series.load(name) for name in proof.contributions])
+    return "" if now == proof.series_sha256 else "the text of the series changed since"
 
 
 @_of_build
 def benchmarks(proof: SeriesProof) -> Finding:
     if not proof.affected:
-        return Finding(False, "no problem was timed on both builds", _BUILD)
-    return Finding(True, f"{len(proof.affected)} problems timed on both builds")
+        return Finding(False, "no record times today's host code of the series in MLX", _WHEEL)
+    return Finding(True, f"{len(proof.affected)} problems timed with the series' host code and without")
 
 
 @_of_build
@@ -67,16 +72,25 @@ def tests(proof: SeriesProof) -> Finding:
 def unaffected(proof: SeriesProof) -> Finding:
     changed = [cell for cell in proof.unaffected if cell.verdict != "SAME"]
     if changed or not proof.unaffected:
-        what = f"{changed[0].problem} is {changed[0].verdict}" if changed else "no problem of another route was timed"
-        return Finding(False, what, _BUILD)
+        what = (
+            f"{changed[0].problem} is {changed[0].verdict} ({changed[0].record})"
+            if changed
+            else "no problem that stays with stock was timed"
+        )
+        return Finding(False, what, _BOUNDARY)
     return Finding(True, f"{len(proof.unaffected)} problems of other routes take the same time")
 
 
-@_of_build
-def formatting(proof: SeriesProof) -> Finding:
-    if not proof.formatting.clean:
-        return Finding(False, f"`{proof.formatting.command}` changes files", f"format the series, then {_BUILD}")
-    return Finding(True, f"`{proof.formatting.command}` is clean")
+def formatting(look: Look) -> Finding:
+    found = inputs.read(look.work, "upstream", Upstream)
+    if found is None:
+        return Finding(False, "nobody has laid the change out by upstream's clang-format", _DRIFT)
+    seen = (found.model_dump_json(),)
+    if look.series and look.series.series_sha256 != found.series_sha256:
+        return Finding(False, "another series was laid out than the one that was built", _DRIFT, seen)
+    if found.unformatted is not None:
+        return Finding(False, found.unformatted, f"see to it, then {_DRIFT}", seen)
+    return Finding(True, f"in the layout of the clang-format that {found.head_commit[:12]} pins", seen=seen)
 
 
 def base(look: Look) -> Finding:
@@ -89,7 +103,10 @@ def base(look: Look) -> Finding:
         return Finding(False, "another base or series was compared than the one that was built", _DRIFT, seen)
     if (age := inputs.age_hours(found.checked, look.now)) > FRESH_HOURS:
         return Finding(False, f"compared {age:.0f} hours ago", _DRIFT, seen)
-    if not found.applies or found.touched:
-        what = f"upstream changed {', '.join(found.touched)}" if found.touched else "the series no longer applies"
-        return Finding(False, f"{what} since {found.base_commit[:12]}", "rebase the series and build it again", seen)
+    if not found.applies:
+        fix = f"correct what upstream-patch series check --mlx PATH names, then {_BUILD} and {_DRIFT}"
+        return Finding(False, f"the series does not apply to {found.head_commit[:12]}", fix, seen)
+    if found.touched:
+        what = f"upstream changed {', '.join(found.touched)} since {found.base_commit[:12]}"
+        return Finding(False, what, f"{_BUILD} at {found.head_commit[:12]}, then {_DRIFT}", seen)
     return Finding(True, f"no file of the series changed up to {found.head_commit[:12]}", seen=seen)

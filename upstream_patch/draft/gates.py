@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
-from upstream_patch.draft import body, checks, excuses, managed
+from upstream_patch.draft import body, checks, excuses, managed, proving
 from upstream_patch.draft.documents import DOCUMENTS, of_nvidia
 from upstream_patch.draft.look import Look
 from upstream_patch.errors import UserError
@@ -95,7 +95,9 @@ def status(
     A draft that was never written has one gate, ``drafted``, which is red. ``now`` is given only in tests. Raises
     UserError where ``work`` or ``evidence`` holds something that cannot be read.
     """
-    derived = of_nvidia(facts.derive(store.load_all(evidence)))
+    records = store.load_all(evidence)
+    derived = of_nvidia(facts.derive(records))
+    proving.refresh(work, records, derived)
     return tuple(gate for draft in drafts for gate in _gates(draft, work, derived, now or datetime.now(UTC)))
 
 

@@ -1,8 +1,8 @@
 """What other rooms hand to the gates, as small typed files under ``<work>/inputs``.
 
-The series room writes ``series.json`` and ``upstream.json``, filing ``duplicates_<draft>.json`` and ``filed.json``,
-``draft docs`` writes ``device.json``. A file that is missing leaves its gate red; one of another form is an error with
-the way out.
+``proving`` writes ``series.json`` from records and ``upstream.json`` from a checkout, filing writes
+``duplicates_<draft>.json`` and ``filed.json``, ``draft docs`` ``device.json``. A file that is missing leaves its gate
+red; one of another form is an error with the way out.
 """
 
 from __future__ import annotations
@@ -41,19 +41,17 @@ class Cell(Input):
     base_us: Annotated[float, Field(gt=0)]
     patched_us: Annotated[float, Field(gt=0)]
     verdict: Verdict
-
-
-class Formatting(Input):
-    command: str
-    clean: bool
+    record: str
+    """Path of the record that timed it, which says how ours was delivered."""
 
 
 class SeriesProof(Input):
     """``series.json``: MLX built without and with the series, from one base commit."""
 
     base_commit: Commit
+    contributions: tuple[str, ...]
     series_sha256: Sha256
-    """Of the change as a diff against the base."""
+    """Of what the contributions put in (``series.content_hash``)."""
     kernel_hashes: dict[str, Sha256]
     """By kernel name, as the records have them."""
     new_tests: tuple[str, ...]
@@ -61,9 +59,9 @@ class SeriesProof(Input):
     """The base with the new tests and without the rest of the series."""
     patched: SuiteRun
     affected: tuple[Cell, ...]
-    """Problems whose route the series changes, timed on both builds."""
+    """Problems whose route the series changes: its host code in a released MLX, against the same MLX without it."""
     unaffected: tuple[Cell, ...]
-    formatting: Formatting
+    """Problems that our dispatch leaves to stock, against stock."""
 
 
 class Upstream(Input):
@@ -76,6 +74,8 @@ class Upstream(Input):
     applies: bool
     touched: tuple[str, ...]
     """Files of the series that upstream changed since the base."""
+    unformatted: str | None
+    """Why the change is not known to be in the layout of the head's pinned clang-format; None where it is."""
 
 
 class Hit(Input):

@@ -47,6 +47,8 @@ class BuildBody(Model):
     upstream: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
     """Commit of MLX."""
     contributions: list[str]
+    series_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """Of what they put in (``series.content_hash``)."""
     options: list[str]
     """Of MLX's CMake."""
     tests: str

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import tomllib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -47,6 +50,19 @@ def new_text(file: NewFile) -> str:
         return device_source()
     text = _joined(file.joined) if file.joined else _own(file.source or "")
     return text if file.namespace is None else re.sub(r"\bupstream_patch\b", file.namespace, text)
+
+
+def content_hash(contributions: Sequence[Contribution]) -> str:
+    """sha256 of all that the contributions put into a checkout and where: any other text is another series."""
+    said = [
+        [
+            one.name,
+            [(file.path, new_text(file)) for file in one.files],
+            [(edit.file, edit.anchor, edit.place, edit.lines) for edit in one.edits],
+        ]
+        for one in contributions
+    ]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
 def _own(name: str) -> str:

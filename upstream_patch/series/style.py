@@ -44,6 +44,15 @@ def formatted(planned: Plan, read: Reader, system: System | None = None) -> Plan
     return replace(planned, changed=changed)
 
 
+def clean(planned: Plan, read: Reader, system: System | None = None) -> str | None:
+    """None where the pinned clang-format leaves a plan of ``formatted`` as it is; otherwise why that is not known."""
+    again = formatted(planned, read, system)
+    if again.unformatted is not None:
+        return again.unformatted
+    moved = [path for path, text in again.changed.items() if planned.changed[path] != text]
+    return f"clang-format changes {', '.join(moved)} again" if moved else None
+
+
 def _program(version: str, system: System) -> str | None:
     """The clang-format of that very version: of this Python's wheel, or on PATH."""
     named = [

@@ -14,14 +14,13 @@ import pytest
 from tests.contract.fake_github import Clock, FakeGitHub, Repo, Stored
 from tests.contract.server import serve
 from upstream_patch import github
-from upstream_patch.draft import gates, inputs, managed, rules
+from upstream_patch.draft import gates, inputs, managed, proving, rules
 from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.gates import FOR
 from upstream_patch.draft.inputs import (
     Cell,
     Duplicates,
     Filed,
-    Formatting,
     Hit,
     Link,
     Search,
@@ -31,23 +30,30 @@ from upstream_patch.draft.inputs import (
 )
 from upstream_patch.machine import Gpu
 from upstream_patch.records import facts, kernel_hash, store
+from upstream_patch.series import content_hash, load
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
-BASE, HEAD, SERIES = "1" * 40, "2" * 40, "3" * 64
+BASE, HEAD = "1" * 40, "2" * 40
+SERIES = content_hash([load("folding"), load("cuda")])
+TIMED = "evidence/records/h200/a.json"
 
 
 def proof(**changes: Any) -> SeriesProof:
     test = "test_qmm_few_rows"
     whole = SeriesProof(
         base_commit=BASE,
+        contributions=("folding", "cuda"),
         series_sha256=SERIES,
         kernel_hashes={"small_m": kernel_hash.identity("small_m").hash},
         new_tests=(test,),
         base=SuiteRun(command="python test_quantized.py", ran=90, failed=(test, "test_known")),
         patched=SuiteRun(command="python test_quantized.py", ran=90, failed=("test_known",)),
-        affected=(Cell(problem="4096x4096.b4.g64.bf16.M7", base_us=70.0, patched_us=10.0, verdict="FASTER"),),
-        unaffected=(Cell(problem="4096x4096.b4.g64.bf16.M64", base_us=20.0, patched_us=20.0, verdict="SAME"),),
-        formatting=Formatting(command="pre-commit run --all", clean=True),
+        affected=(
+            Cell(problem="4096x4096.b4.g64.bf16.M7", base_us=70.0, patched_us=10.0, verdict="FASTER", record=TIMED),
+        ),
+        unaffected=(
+            Cell(problem="4096x4096.b4.g64.bf16.M64", base_us=20.0, patched_us=20.0, verdict="SAME", record=TIMED),
+        ),
     )
     return whole.model_copy(update=changes)
 
@@ -67,7 +73,15 @@ def searched(title: str, **changes: Any) -> Duplicates:
 
 
 def upstream(**changes: Any) -> Upstream:
-    whole = Upstream(base_commit=BASE, head_commit=HEAD, checked=NOW, series_sha256=SERIES, applies=True, touched=())
+    whole = Upstream(
+        base_commit=BASE,
+        head_commit=HEAD,
+        checked=NOW,
+        series_sha256=SERIES,
+        applies=True,
+        touched=(),
+        unformatted=None,
+    )
     return whole.model_copy(update=changes)
 
 
@@ -173,6 +187,8 @@ def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             ]
         return DERIVED[key]
 
+    # What these tests look at is what the gates make of it; test_proving has it from records.
+    monkeypatch.setattr(proving, "refresh", lambda work, records, derived: None)
     monkeypatch.setattr(store, "load_all", load_once)
     monkeypatch.setattr(facts, "derive", with_decode)
     words = json.loads((Path(__file__).parent / "data" / "person_words.json").read_text())

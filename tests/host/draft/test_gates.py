@@ -12,7 +12,7 @@ import pytest
 from upstream_patch.draft import gates, inputs, rules
 from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.gates import CODES, FOR, GateClosed, Outcome
-from upstream_patch.draft.inputs import Cell, Filed, Formatting, Link, SuiteRun
+from upstream_patch.draft.inputs import Cell, Filed, Link, SuiteRun
 from upstream_patch.errors import UserError
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -42,7 +42,7 @@ def test_drafting_again_changes_nothing(rehearsal: Any) -> None:
         assert rehearsal.draft(draft).read_bytes() == before
 
 
-FASTER = Cell(problem="4096x4096.b4.g64.bf16.M7", base_us=70.0, patched_us=10.0, verdict="FASTER")
+FASTER = Cell(problem="4096x4096.b4.g64.bf16.M7", base_us=70.0, patched_us=10.0, verdict="FASTER", record="a.json")
 Break = Callable[[Any], None]
 
 
@@ -128,7 +128,7 @@ BROKEN: tuple[tuple[str, str, Break, str], ...] = (
         r"line \d+: '9.0 us' is no fact; nearest: ncu.h200.4096x4096",
     ),
     ("issue", "benchmarks", no_stock, "no record times stock and ours: nox -s bench"),
-    ("pr", "benchmarks", series(affected=()), "no problem was timed on both builds"),
+    ("pr", "benchmarks", series(affected=()), "no record times today's host code of the series in MLX: nox -s wheel"),
     ("pr", "benchmarks", lost("series"), "MLX was not built with the series: nox -s build"),
     (
         "pr",
@@ -156,8 +156,10 @@ BROKEN: tuple[tuple[str, str, Break, str], ...] = (
         "test_qmv fails with the series and not on the base",
     ),
     ("pr", "tests", series(new_tests=()), "the series has no new test"),
-    ("pr", "unaffected", series(unaffected=(FASTER,)), "M7 is FASTER"),
-    ("pr", "formatting", series(formatting=Formatting(command="f", clean=False)), "`f` changes files"),
+    ("pr", "benchmarks", series(series_sha256="6" * 64), "not of today's series: the text of the series changed since"),
+    ("pr", "base", upstream(applies=False), "does not apply to 222222222222: correct what upstream-patch series check"),
+    ("pr", "unaffected", series(unaffected=(FASTER,)), r"M7 is FASTER \(a.json\): nox -s bench -- --suite boundary"),
+    ("pr", "formatting", upstream(unformatted="no clang-format"), "no clang-format: see to it, then nox -s drift"),
     ("issue", "duplicates", lost("duplicates_issue"), "nobody has searched for duplicates: upstream-patch duplicates"),
     ("issue", "duplicates", hits_unnamed, r"1 hits are not named, first #3764 \(closed: qmv_wide\)"),
     (
@@ -183,7 +185,8 @@ BROKEN: tuple[tuple[str, str, Break, str], ...] = (
     ),
     ("pr", "base", upstream(touched=("qmm.h",)), "upstream changed qmm.h since 111111111111"),
     ("pr", "base", upstream(checked=NOW - timedelta(hours=30)), "compared 30 hours ago"),
-    ("pr", "base", upstream(series_sha256="6" * 64), "another base or series was compared"),
+    ("pr", "formatting", upstream(series_sha256="6" * 64), "another series was laid out than the one that was built"),
+    ("pr", "base", upstream(base_commit="6" * 40), "another base or series was compared"),
 )
 
 

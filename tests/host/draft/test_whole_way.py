@@ -170,7 +170,7 @@ BREAKS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "benchmarks": ("pr", lambda here: series(here, affected=())),
     "tests": ("pr", lambda here: series(here, new_tests=())),
     "unaffected": ("pr", lambda here: series(here, unaffected=here.proof().affected)),
-    "formatting": ("pr", lambda here: series(here, formatting=inputs.Formatting(command="f", clean=False))),
+    "formatting": ("pr", lambda here: inputs.write(here.work, "upstream", here.upstream(unformatted="f"))),
     "base": ("pr", lambda here: inputs.write(here.work, "upstream", here.upstream(touched=("qmm.h",)))),
     "holes": ("issue", lambda here: here.change("issue", here.words["issue"]["context"], "TODO")),
     "disclosure": ("issue", break_disclosure),

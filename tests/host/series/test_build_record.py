@@ -28,6 +28,7 @@ def body(base: list[str], series: list[str], **changes: Any) -> BuildBody:
         "backend": "cuda",
         "upstream": "ab" * 20,
         "contributions": ["cuda"],
+        "series_sha256": "cd" * 32,
         "options": ["-DMLX_BUILD_CUDA=ON"],
         "tests": "python/tests/test_quantized.py",
         "new_tests": ["test_new"],

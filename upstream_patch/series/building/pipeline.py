@@ -18,6 +18,7 @@ from upstream_patch.records.build_body import BuildBody, Matrix, SuiteRun
 from upstream_patch.series.building import preflight
 from upstream_patch.series.building.preflight import NAX_MACOS, TARGET_VARIABLE, Backend
 from upstream_patch.series.checkout import Checkout, GitError
+from upstream_patch.series.contributions import content_hash
 from upstream_patch.series.model import Contribution
 from upstream_patch.series.planning import plan
 
@@ -132,6 +133,7 @@ def build(planned: Plan) -> tuple[BuildBody, dict[str, bytes]]:
         backend=planned.backend,
         upstream=commit,
         contributions=[contribution.name for contribution in planned.contributions],
+        series_sha256=content_hash(planned.contributions),
         options=options,
         tests=TESTS,
         new_tests=_new_tests(planned.contributions),

@@ -1,0 +1,280 @@
+"""Every gate of the pull request opened in turn by what its own way out names, with no input written by hand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.contract.fake_github import FakeGitHub
+from tests.contract.people import Scripted
+from tests.host.draft.conftest import NOW
+from tests.host.series.conftest import Repository, standin
+from tests.host.series.test_style import HOOKS
+from upstream_patch import github
+from upstream_patch.cli.series import app
+from upstream_patch.draft import inputs, proving, rules
+from upstream_patch.draft.inputs import Cell, SeriesProof, Upstream
+from upstream_patch.draft.proving import refresh
+from upstream_patch.errors import UserError
+from upstream_patch.filing import duplicates
+from upstream_patch.filing.desk import Desk
+from upstream_patch.github import GitHub
+from upstream_patch.machine import Gpu
+from upstream_patch.problem import Problem
+from upstream_patch.records import kernel_hash, wheel_facts
+from upstream_patch.records.build_body import BuildBody, Matrix, SuiteRun
+from upstream_patch.records.schema import CaseResult, WheelBody, WheelRow
+from upstream_patch.series import content_hash, load
+
+CHANGES = [load("folding"), load("cuda")]
+CLASS = "test_quantized.TestQuantized"
+NEW, OLD, KNOWN = f"{CLASS}.test_new (m=7)", f"{CLASS}.test_old", f"{CLASS}.test_known"
+EDITED = "mlx/backend/cuda/quantized/quantized.cpp"
+
+
+@pytest.fixture
+def here(rehearsal: Any, synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The rehearsal, with its proof from records; ``here.record`` writes one of an H200."""
+    monkeypatch.setattr(proving, "refresh", refresh)
+    gpu = Gpu(name="NVIDIA H200", vendor="nvidia", l2_bytes=1_000_000, driver="1.2.3")
+    given = {
+        "host": "h200",
+        "machine": synthetic.machine.model_copy(update={"gpu": gpu}),
+        "kernel": kernel_hash.identity("small_m"),
+        "root": rehearsal.evidence,
+    }
+    rehearsal.record = lambda body, age: synthetic.write(body, age, **given)
+    return rehearsal
+
+
+@pytest.fixture
+def mlx(tmp_path: Path) -> Repository:
+    """A stand-in for a clone of MLX: the anchors, a pin of clang-format, and files with rules."""
+    path = tmp_path / "mlx"
+    path.mkdir()
+    repository = Repository(path)
+    repository.git("init", "--quiet", "--initial-branch=main")
+    watched = {rule.stands[0].file: "Write it yourself.\n" for rule in rules.rules().rules}
+    style = {".clang-format": "BasedOnStyle: x\n", ".pre-commit-config.yaml": HOOKS}
+    repository.commit({**watched, **standin(CHANGES), **style}, "base")
+    repository.git("tag", "v0.32.4")
+    return repository
+
+
+def built(upstream: str, **failed: dict[bool, list[str]]) -> BuildBody:
+    """What fails by arm and TF32."""
+    said = {"base": {False: [NEW, KNOWN], True: [NEW, KNOWN]}, "series": {False: [KNOWN], True: [KNOWN]}} | failed
+    return BuildBody(
+        backend="cuda",
+        upstream=upstream,
+        contributions=["folding", "cuda"],
+        series_sha256=content_hash(CHANGES),
+        options=[],
+        tests="python/tests/test_quantized.py",
+        new_tests=["test_new"],
+        runs=[
+            SuiteRun.model_validate(
+                {"arm": arm, "tf32": tf32, "ran": 9, "skipped": 0, "failed": names, "log": f"{arm}-{tf32}.log"}
+            )
+            for arm, runs in said.items()
+            for tf32, names in runs.items()
+        ],
+        matrix=Matrix(cases=2, wrong=[], results="matrix.json"),
+    )
+
+
+def in_wheel(synthetic: Any, **changes: Any) -> WheelBody:
+    wobble = [1 + 0.001 * (i % 5) for i in range(12)]
+    row = WheelRow(
+        problem=Problem(m=7, n=4096, k=4096),
+        copies=64,
+        ops_per_sample=8,
+        stock_us=[70.0 * w for w in wobble],
+        runtime_us=[10.0 * w for w in wobble],
+        wheel_us=[10.0 * w for w in wobble],
+        aa_us=[10.0 * w for w in wobble],
+        check=synthetic.good,
+        module="qmm_small_m",
+    )
+    case = CaseResult(
+        case="rows",
+        problem=row.problem,
+        seed=0,
+        check=synthetic.good,
+        repeats_equal=20,
+        rows_equal_alone=True,
+        written=True,
+        kernels=[row.module],
+    )
+    whole = WheelBody(library_sha256="ab" * 32, host_hash=wheel_facts.host_hash(), cases=[case], rows=[row])
+    return whole.model_copy(update=changes)
+
+
+def with_stock(synthetic: Any, slower: float = 1.0) -> Any:
+    row = synthetic.bench_row(64)
+    ours = [slower * t for t in row.stock_us]
+    left = row.model_copy(update={"ours_us": ours, "route": "stock", "ours_kernels": []})
+    return synthetic.bench([left], probe=4400.0)
+
+
+def clang_format(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str = "") -> None:
+    """On PATH, of the version that the stand-in pins; it puts ``says`` at the end of what it is given."""
+    program = folder / "bin" / "clang-format"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\n"
+        "print('clang-format version 17.0.6' if '--version' in sys.argv else sys.stdin.read(), end='')\n"
+        f"print({says!r} if '--version' not in sys.argv else '', end='')\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr("upstream_patch.machine.System.which", lambda self, name: str(program))
+    monkeypatch.setattr("upstream_patch.machine.System.site_folders", lambda self: [])
+
+
+def proof(here: Any) -> SeriesProof:
+    found = inputs.read(here.work, "series", SeriesProof)
+    assert found is not None
+    return found
+
+
+def compare(here: Any, mlx: Repository, now: Any) -> None:
+    from upstream_patch.series.checkout import open_checkout
+
+    proving.compare(here.work, open_checkout(mlx.path), inputs.read(here.work, "series", SeriesProof), now)
+
+
+@pytest.mark.needs_contract
+def test_every_gate_opens_by_its_own_way_out(
+    here: Any, mlx: Repository, fake: FakeGitHub, client: GitHub, tmp_path: Path,
+    synthetic: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    clock = github.Clock(fake.clock.now, fake.clock.sleep)
+    now = NOW
+
+    def red() -> dict[str, str]:
+        here.draft("pr")
+        return {gate.name: gate.fix for gate in here.status("pr") if not gate.open}
+
+    here.status("pr")
+    fixes = red()
+    build, drift = "nox -s build -- --mlx PATH", "nox -s drift -- --mlx PATH"
+    evidence = ("benchmarks", "tests", "unaffected", "formatting", "base")
+    assert {name: fixes[name] for name in evidence} == dict(
+        zip(evidence, (build, build, build, drift, drift), strict=True)
+    )
+    head = mlx.git("rev-parse", "HEAD")
+
+    here.record(built(head), 100)
+    here.status("pr")
+    fixes = red()
+    assert "tests" not in fixes
+    assert fixes["benchmarks"] == "nox -s wheel -- run, on a CUDA GPU"
+    here.record(in_wheel(synthetic), 101)
+    here.status("pr")
+    fixes = red()
+    assert "benchmarks" not in fixes
+    assert fixes["unaffected"] == "nox -s bench -- --suite boundary, on a CUDA GPU"
+    here.record(with_stock(synthetic), 102)
+    clang_format(tmp_path, monkeypatch)
+    here.status("pr")
+    compare(here, mlx, now)
+    assert not {*evidence} & {*red()}
+
+    *_, last = rules.refresh(here.work, mlx.path, now=now)
+    list(rules.refresh(here.work, mlx.path, last.rpartition(" --read ")[2], now))
+    for draft in ("issue", "pr"):
+        here.draft(draft)
+        here.fill(draft)
+        duplicates.search(draft, here.work, client, clock)
+        desk = Desk(here.work, here.evidence, client, Scripted("ml-explore/mlx", lambda: None), clock, rehearse="")
+        assert [gate for gate in here.status(draft) if not gate.open] == []
+        assert (desk.issue() if draft == "issue" else desk.pull("small-m")).created
+
+
+def test_a_proof_is_what_the_records_say(here: Any, synthetic: Any) -> None:
+    inputs.write(here.work, "series", here.proof())
+    here.draft("pr")
+    here.status("pr")
+    assert not inputs.path(here.work, "series").exists()  # of no record
+    here.record(built("1" * 40), 100)
+    here.record(in_wheel(synthetic), 101)
+    here.record(in_wheel(synthetic, host_hash="0" * 64, rows=[]), 102)  # of another host code
+    here.record(with_stock(synthetic, slower=1.1), 103)
+    here.status("pr")
+    found = proof(here)
+    assert (found.base.failed, found.patched.failed) == (("test_new", KNOWN), (KNOWN,))
+    wheel, bench = (next((here.evidence / "records").rglob(f"*T{hour}*-{kind}-*")) for hour, kind in WHEN)
+    assert found.affected == (
+        Cell(problem="4096x4096.b4.g64.bf16.M7", base_us=found.affected[0].base_us,
+             patched_us=found.affected[0].patched_us, verdict="FASTER", record=f"evidence/records/h200/{wheel.name}"),
+    )  # fmt: skip
+    assert [(cell.problem, cell.verdict, Path(cell.record).name) for cell in found.unaffected] == [
+        ("h200.4096x4096.b4.g64.bf16.M64", "SLOWER", bench.name)
+    ]
+
+
+WHEN = (("17", "wheel"), ("19", "bench"))
+
+
+@pytest.mark.parametrize(
+    ("failed", "says"),
+    [
+        ({"base": {False: [NEW], True: []}}, "test_new does not fail on the base"),
+        ({"series": {False: [], True: [NEW]}}, "test_new does not pass with the series"),
+        ({"series": {False: [OLD], True: []}}, f"{OLD} fails with the series and not on the base"),
+        (
+            {"base": {False: [NEW], True: [NEW, OLD]}, "series": {False: [OLD], True: [OLD]}},
+            f"{OLD} fails with the series and not on the base",
+        ),
+    ],
+)
+def test_the_environments_of_the_build_are_not_mixed(here: Any, failed: Any, says: str) -> None:
+    here.record(built("1" * 40, **failed), 100)
+    here.draft("pr")
+    assert {gate.name: gate.why for gate in here.status("pr")}["tests"] == says
+
+
+def test_upstream_is_compared_with_what_was_built(
+    here: Any, mlx: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drift(code: int = 0) -> Upstream:
+        asked = [
+            "drift",
+            "folding",
+            "cuda",
+            "--mlx",
+            str(mlx.path),
+            "--out",
+            str(here.work.parent),
+            "--evidence",
+            str(here.evidence),
+        ]
+        result = CliRunner().invoke(app, asked)
+        assert isinstance(result.exception, UserError) if code else result.exit_code == 0, result.output
+        found = inputs.read(here.work, "upstream", Upstream)
+        assert found is not None
+        return found
+
+    base = mlx.git("rev-parse", "HEAD")
+    first = drift()
+    assert (first.base_commit, first.head_commit, first.applies, first.touched) == (base, base, True, ())
+    assert first.unformatted == "MLX's layout is that of clang-format 17.0.6: pip install clang-format==17.0.6"
+    clang_format(tmp_path, monkeypatch)
+    assert drift().unformatted is None
+    clang_format(tmp_path, monkeypatch, says="// more\n")
+    assert str(drift().unformatted).startswith("clang-format changes ")
+
+    moved = mlx.commit({EDITED: (mlx.path / EDITED).read_text() + "more\n"})
+    assert drift().touched == (EDITED,)
+    here.record(built(moved), 100)  # the way out that the gate names
+    assert (drift().base_commit, drift().touched) == (moved, ())
+    here.record(built("1" * 40), 101)
+    with pytest.raises(UserError, match="has not 111111111111, which was built: git -C"):
+        compare(here, mlx, None) if here.status("pr") else None
+    mlx.commit({EDITED: "nothing\n"})
+    here.record(built(moved), 102)
+    assert not drift(code=2).applies

@@ -1,0 +1,164 @@
+"""Evidence for the gates about the series: ``series.json`` from the records, ``upstream.json`` from a checkout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+from upstream_patch.draft import inputs
+from upstream_patch.draft.inputs import Cell, SeriesProof, SuiteRun, Upstream
+from upstream_patch.errors import UserError
+from upstream_patch.records import kernel_hash, stats
+from upstream_patch.records.build_body import BuildBody
+from upstream_patch.records.facts import Fact
+from upstream_patch.records.schema import WheelBody, WheelRow
+from upstream_patch.records.store import LoadedRecord
+from upstream_patch.records.wheel_facts import host_hash
+from upstream_patch.series import content_hash, load, plan, style
+from upstream_patch.series.checkout import Checkout
+from upstream_patch.series.drift import base_commit
+
+USUAL = ("folding", "cuda")
+"""Contributions of the pull request about CUDA, where no build says which."""
+
+
+def refresh(work: Path, records: Sequence[LoadedRecord], facts: Sequence[Fact]) -> None:
+    """Make ``series.json`` what the records say today; without a build among them there is none.
+
+    ``facts`` are those of the same records, of machines with an NVIDIA GPU.
+    """
+    proof = prove(records, facts)
+    if proof is None:
+        inputs.path(work, "series").unlink(missing_ok=True)
+    elif not inputs.path(work, "series").exists() or inputs.read(work, "series", SeriesProof) != proof:
+        inputs.write(work, "series", proof)
+
+
+def prove(records: Sequence[LoadedRecord], facts: Sequence[Fact]) -> SeriesProof | None:
+    """What the newest record of a CUDA build says, with the newest times of today's code beside it."""
+    built = [
+        (loaded, loaded.record.body)
+        for loaded in records
+        if isinstance(loaded.record.body, BuildBody) and loaded.record.body.backend == "cuda"
+    ]
+    if not built:
+        return None
+    loaded, body = max(built, key=lambda one: (one[0].record.created, one[0].record.id))
+    kernel = loaded.record.kernel
+    base, patched = _suites(loaded.record.command, body)
+    return SeriesProof(
+        base_commit=body.upstream,
+        contributions=tuple(body.contributions),
+        series_sha256=body.series_sha256,
+        kernel_hashes={kernel.name: kernel.hash} if kernel else {},
+        new_tests=tuple(body.new_tests),
+        base=base,
+        patched=patched,
+        affected=tuple(_affected(records)),
+        unaffected=tuple(_unaffected(facts)),
+    )
+
+
+def _suites(command: str, body: BuildBody) -> tuple[SuiteRun, SuiteRun]:
+    """Of both sides. A new test has failed on the base only where it did in every environment, and an old one that
+    fails with the series only counts as known where it fails on the base in the same environment."""
+    broken = set(body.broken)
+    series = {test for failed in body.failed("series").values() for test in failed}
+    new = set(body.new_tests)
+    failing = {name for name in new for test in broken if _method(test) == name}
+    base = {name for name in new if all(any(_method(test) == name for test in f) for f in body.failed("base").values())}
+    wrong = body.matrix.wrong if body.matrix else ["our matrix was not run"]
+
+    def ran(arm: str) -> int:
+        return min(run.ran for run in body.runs if run.arm == arm)
+
+    old = {test for test in series if _method(test) not in new}
+    return (
+        SuiteRun(command=command, ran=ran("base"), failed=(*sorted(base), *sorted(body.known - broken))),
+        SuiteRun(command=command, ran=ran("series"), failed=(*sorted(failing), *sorted(old), *wrong)),
+    )
+
+
+def _method(test: str) -> str:
+    """``test_new`` of ``module.Class.test_new (bits=2)``."""
+    return test.split(" ", maxsplit=1)[0].rsplit(".", 1)[-1]
+
+
+def _affected(records: Sequence[LoadedRecord]) -> Iterator[Cell]:
+    """Rows of the newest wheel record of today's kernel and host code."""
+    today = [
+        (loaded, loaded.record.body)
+        for loaded in records
+        if isinstance(loaded.record.body, WheelBody)
+        and loaded.record.body.host_hash == host_hash()
+        and loaded.record.kernel is not None
+        and loaded.record.kernel.hash == kernel_hash.identity(loaded.record.kernel.name).hash
+    ]
+    if not today:
+        return
+    loaded, body = max(today, key=lambda one: (one[0].record.created, one[0].record.id))
+    for row in body.rows:
+        yield Cell(
+            problem=row.problem.id,
+            base_us=median(row.stock_us),
+            patched_us=median(row.wheel_us),
+            verdict=_verdict(row),
+            record=loaded.path,
+        )
+
+
+def _verdict(row: WheelRow) -> inputs.Verdict:
+    pairs = ((row.stock_us, row.wheel_us), (row.runtime_us, row.aa_us))
+    ratio, noise = stats.geometric_mean_ratios(pairs)
+    return stats.verdict(ratio, noise, len(row.stock_us)).verdict.value
+
+
+def _unaffected(facts: Sequence[Fact]) -> Iterator[Cell]:
+    """Benchmark rows of today's kernel whose route is stock's."""
+    known = {fact.id: fact for fact in facts if fact.id.startswith("small_m.") and not fact.stale}
+    for route in known.values():
+        stem, _, name = route.id.rpartition(".")
+        if (name, route.value) == ("route", "stock"):
+            said = {part: known[f"{stem}.{part}"].value for part in ("stock_us", "ours_us", "verdict")}
+            yield Cell.model_validate(
+                {
+                    "problem": stem.split(".", 1)[1],
+                    "base_us": said["stock_us"],
+                    "patched_us": said["ours_us"],
+                    "verdict": said["verdict"],
+                    "record": route.record_path,
+                }
+            )
+
+
+def compare(work: Path, checkout: Checkout, proof: SeriesProof | None, now: datetime | None = None) -> Path:
+    """Write ``upstream.json``: the checkout's HEAD against the commit that was built, or, before any build, the base
+    of the series. Raises UserError for a shallow clone and for one without that commit."""
+    checkout.require_history()
+    contributions = [load(name) for name in (proof.contributions if proof else USUAL)]
+    if proof and not checkout.has(proof.base_commit):
+        built = proof.base_commit[:12]
+        raise UserError(f"{checkout.path} has not {built}, which was built: git -C {checkout.path} fetch --all first")
+    base = proof.base_commit if proof else base_commit(checkout, contributions[0])
+    head = checkout.commit()
+    read = checkout.reader(head)
+    planned = plan(contributions, read)
+    files = dict.fromkeys(
+        path for one in contributions for path in (*(e.file for e in one.edits), *(f.path for f in one.files))
+    )
+    laid_out = style.formatted(planned, read)
+    return inputs.write(
+        work,
+        "upstream",
+        Upstream(
+            base_commit=base,
+            head_commit=head,
+            checked=now or datetime.now(UTC),
+            series_sha256=content_hash(contributions),
+            applies=bool(planned.changed) and not planned.conflicts,
+            touched=tuple(path for path in files if checkout.commits(base, [path], head)),
+            unformatted=laid_out.unformatted or style.clean(laid_out, read),
+        ),
+    )
