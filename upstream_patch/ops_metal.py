@@ -54,6 +54,8 @@ class _Plan:
 
 _STOCK = _Plan()
 _MOST_PLANS = 4096
+MOST_THREADS = 2**31 - 1
+"""Along an axis of a grid that ``mx.fast`` takes."""
 _plans: dict[Any, _Plan] = {}
 
 
@@ -162,6 +164,9 @@ def _plan(problem: Problem, x_shape: tuple[int, ...]) -> _Plan:
     m, batch = rows_and_batch(p)
     counts = [p.k, p.n, m, *([p.k // taken.parts, m * p.n] if staged.split else [])]
     across, down, deep = staged.grid(m, p.n, taken.parts if staged.split else batch)
+    # a thread for each element of x, which is copied, for each output of a sum, and for each lane of a row of tiles
+    if max(m * batch * p.k, m * p.n if staged.split else 0, across * GROUP[0]) > MOST_THREADS:
+        return _STOCK
     return _Plan(
         kernel=_compiled(staged),
         sizes=tuple(mx.array(count, mx.int32) for count in counts),

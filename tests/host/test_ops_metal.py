@@ -145,6 +145,14 @@ def test_wrong_arguments_raise_what_mlx_raises(launched: list[Any]) -> None:
     assert launched == []
 
 
+@pytest.mark.parametrize(("m", "taken"), [(2**19 - 1, True), (2**19, False)])
+def test_more_elements_of_x_than_a_grid_has_threads_are_stock(m: int, taken: bool, mac: None) -> None:
+    """2**31 of them: the copy of x could not be launched."""
+    problem = Problem(m=m, n=64, k=4096)
+    assert ops_metal.route_of(problem) is not None
+    assert (ops_metal._plan(problem, (m, 4096)).kernel is not None) is taken
+
+
 def test_installed_on_a_mac_and_out_of_the_way_of_derivatives(launched: list[Any]) -> None:
     x, w, s, b = operands((16,), (4096,), 512, mx.bfloat16, 4, 64)
     with upstream_patch.installed():
