@@ -16,8 +16,14 @@ from upstream_patch.simulate.metal.staged import of_kind
 from upstream_patch.simulate.metal.stock import FLAT, LAYOUTS, Layout, Quantization
 
 SEED = 20261130
-CASES = 880
+CASES = 440
 QUANTIZATIONS = tuple(Quantization(*each) for each in product(BITS, GROUPS, TYPES))
+_HALF = tuple(
+    Quantization(bits, group, tuple(TYPES)[(i + j) % 2])
+    for i, bits in enumerate(BITS)
+    for j, group in enumerate(GROUPS)
+)
+"""Every pair of bits, group and dtype: each library that is compiled costs more than its launches."""
 _ELEMENTS = ((0, 0, 0, 0), (4, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (12, 1, 5, 7))
 """Where x, w, scales and biases start, in elements after a page's start, x at multiples of 8 bytes; past the last, at
 the end of theirs."""
@@ -75,6 +81,7 @@ FULL = (QUANTIZATION, ROW_COUNT, OUTPUTS, DEPTH)
 class _Space:
     """The sizes that a run varies."""
 
+    quantizations: tuple[Quantization, ...]
     m: tuple[int, ...]
     n: tuple[int, ...]
     k: tuple[int, ...]
@@ -84,18 +91,20 @@ class _Space:
 
     @property
     def levels(self) -> list[int]:
-        axes = (QUANTIZATIONS, self.m, self.n, self.k, FORMS, ROWS)
+        axes = (self.quantizations, self.m, self.n, self.k, FORMS, ROWS)
         how = (len(_DISTRIBUTIONS), len(_ELEMENTS) + 1, len(ORDERS), len(ORDERS) - 1, len(SUMS), len(FILLS))
         return [*(len(each) for each in axes), *how]
 
 
 USUAL = _Space(
+    quantizations=_HALF,
     m=(1, 8, 16, 17, 32, 33, 48, 64, 65, 70, 129, 257),
     n=(64, 128),
     k=(64, 128, 192, 320, 448, 576),
     shallow=192,
 )
 WHOLE = _Space(
+    quantizations=QUANTIZATIONS,
     m=(1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 63, 64, 65, 70, 127, 128, 129, 255, 256, 257),
     n=(64, 128, 192),
     k=(64, 128, 192, 256, 320, 448, 512, 576, 1152),
@@ -103,15 +112,11 @@ WHOLE = _Space(
 )
 
 
-def _from_text() -> list[dict[int, int]]:
+def _from_text(space: _Space) -> list[dict[int, int]]:
     """Every number of bits, in a batch, whole, and in parts, with groups, dtypes and tiles in turn."""
     forms = [FORMS.index(form) for form in (FORMS[0], FORMS[-4], FORMS[-3])]
-    chosen = (
-        (Quantization(bits, GROUPS[i % 3], tuple(TYPES)[i % 2]), i % 2, form)
-        for i, bits in enumerate(BITS)
-        for form in forms
-    )
-    return [{QUANTIZATION: QUANTIZATIONS.index(q), TILE: tile, FORM: form} for q, tile, form in chosen]
+    chosen = ((_HALF[i * len(GROUPS) + i % 3], i % 2, form) for i in range(len(BITS)) for form in forms)
+    return [{QUANTIZATION: space.quantizations.index(q), TILE: tile, FORM: form} for q, tile, form in chosen]
 
 
 def _depth(k: int, q: Quantization, parts: int) -> int:
@@ -127,7 +132,7 @@ def _placement(level: int) -> Placement:
 
 
 def _case(space: _Space, row: Sequence[int], seed: int, from_text: bool) -> StagedCase:
-    q, form, m = QUANTIZATIONS[row[QUANTIZATION]], FORMS[row[FORM]], space.m[row[ROW_COUNT]]
+    q, form, m = space.quantizations[row[QUANTIZATION]], FORMS[row[FORM]], space.m[row[ROW_COUNT]]
     k = space.k[row[DEPTH]]
     problem = Problem(
         m=m,
@@ -154,7 +159,7 @@ def _case(space: _Space, row: Sequence[int], seed: int, from_text: bool) -> Stag
 
 def _rows(space: _Space, full: bool, seed: int) -> tuple[list[list[int]], int]:
     """Levels of every case, and how many of the first are from the text."""
-    text = _from_text()
+    text = _from_text(space)
     cross = product(*(range(space.levels[factor]) for factor in FULL)) if full else ()
     fixed = [*text, *(dict(zip(FULL, levels, strict=True)) for levels in cross)]
     return list(pairwise(space.levels, max(len(fixed), CASES), seed, fixed)), len(text)
@@ -163,7 +168,8 @@ def _rows(space: _Space, full: bool, seed: int) -> tuple[list[list[int]], int]:
 def staged_cover(full: bool = False, seed: int = SEED) -> list[StagedCase]:
     """``CASES``, the same for the same seed; neighbours share a library.
 
-    Every pair of levels of two factors occurs, and every instance is launched. ``full``: the whole cross of ``FULL``.
+    Every pair of levels of two factors occurs, of bits, group and dtype, too. ``full``: the whole cross of ``FULL``,
+    with every instance.
     """
     space = WHOLE if full else USUAL
     rows, text = _rows(space, full, seed)
