@@ -55,7 +55,7 @@ BATCH_ROWS = (2, 8, 16)
 _DTYPES: tuple[DType, ...] = ("bf16", "f16")
 PROFILED = ((4096, 28672), (4096, 128256))
 """K x N that Nsight Compute profiles."""
-PROFILED_ROWS = (1, 4, 7, 8, 16)
+PROFILED_ROWS = (1, 2, 4, 7, 8, 16)
 
 
 def _specs(

@@ -321,6 +321,8 @@ class WheelBody(Model):
     """Of the host code (``records.wheel_facts.host_hash``)."""
     cases: list[CaseResult]
     """``kernels`` are JIT modules, named by the host code. Every result was the runtime delivery's, bit for bit."""
+    planned: Count
+    """Cases of the whole matrix that the host code is asked for: more than ``cases`` where only every n-th was run."""
     rows: list[WheelRow]
     model: dict[str, int | float | str | bool] = {}
     """The model of ``decode``, whose weights are random."""

@@ -33,6 +33,7 @@ def host_hash() -> str:
 def wheel_values(body: WheelBody) -> Iterator[Named]:
     """Counts of the cases, times of every row, and what decoding took, with the wheel build and beside it."""
     yield "cases", len(body.cases), "count", True
+    yield "planned", body.planned, "count", True
     yield "passed", sum(case.passed for case in body.cases), "count", True
     ratios = []
     for row in body.rows:

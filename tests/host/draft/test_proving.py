@@ -110,7 +110,7 @@ def in_wheel(synthetic: Any, **changes: Any) -> WheelBody:
         written=True,
         kernels=[row.module],
     )
-    whole = WheelBody(library_sha256="ab" * 32, host_hash=wheel_facts.host_hash(), cases=[case], rows=[row])
+    whole = WheelBody(library_sha256="ab" * 32, host_hash=wheel_facts.host_hash(), cases=[case], planned=1, rows=[row])
     return whole.model_copy(update=changes)
 
 

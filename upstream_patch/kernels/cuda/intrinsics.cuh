@@ -1,4 +1,4 @@
-// The device instructions our kernels use, and nothing else: a simulator supplies the same names with CPU meanings.
+// The device instructions of the small-M kernels, each behind one name; nothing else in them is device specific.
 // Everything here assembles for plain sm_80 and later; no instruction needs an architecture-specific ("a") target.
 #pragma once
 

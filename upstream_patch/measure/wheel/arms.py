@@ -44,8 +44,8 @@ def expected_module(problem: Problem) -> str:
     return module_name(problem.dtype, small_m_variant(problem, *device)[0].tuning)
 
 
-def cases_of(cases: Sequence[Case], every: int = 1) -> list[Case]:
-    """Those of the matrix that this is about, or every n-th: our kernel's, and what reaches it in other memory forms.
+def cases_of(cases: Sequence[Case]) -> list[Case]:
+    """Those of the matrix that this is about: our kernel's, and what reaches it in other memory forms.
 
     Of the latter only those whose stock kernel MLX need not compile for half a minute.
     """
@@ -54,7 +54,7 @@ def cases_of(cases: Sequence[Case], every: int = 1) -> list[Case]:
         other_form = case.form not in (*REFUSED, "not_transposed") and case.problem.m < QMV_ROWS
         return case.route == "small_m" or (case.route == "any" and other_form)
 
-    return [case for case in cases if wanted(case)][::every]
+    return [case for case in cases if wanted(case)]
 
 
 class WheelArms(MlxArms):

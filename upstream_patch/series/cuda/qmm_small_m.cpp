@@ -119,7 +119,7 @@ bool supports_qmm_small_m(
   if (scales.dtype() != (affine ? x.dtype() : uint8)) {
     return false;
   }
-  if (x.size() == 0 || out.size() == 0) {
+  if (x.size() == 0 || out.size() == 0 || !x.flags().row_contiguous) {
     return false;
   }
   auto rows = get_rows(x, w, scales, biases);

@@ -20,7 +20,7 @@ bool supports_qmm_small_m(
     QuantizationMode mode,
     cu::Device& device);
 
-// Needs supports_qmm_small_m, and x to be row contiguous.
+// Needs supports_qmm_small_m.
 void qmm_small_m(
     const array& x,
     const array& w,

@@ -73,11 +73,6 @@ namespace {
 
 // What eval_gpu is with the series applied.
 void eval_gpu_with_series(QuantizedMatmul& self, const std::vector<array>& inputs, array& out) {
-  const auto eval_gpu = [&](const std::vector<array>& in, array& y) {
-    ++counts[kFolded];
-    eval_gpu_with_series(self, in, y);
-  };
-#include "eval_gpu_fold.inc"
   const auto [group_size_, bits_, mode_, transpose_] = self.state();
   auto& s = self.stream();
   auto& encoder = cu::get_command_encoder(s);
@@ -88,6 +83,11 @@ void eval_gpu_with_series(QuantizedMatmul& self, const std::vector<array>& input
   if (inputs.size() > 3) {
     biases = inputs[3];
   }
+  const auto eval_gpu = [&](const std::vector<array>& in, array& y) {
+    ++counts[kFolded];
+    eval_gpu_with_series(self, in, y);
+  };
+#include "eval_gpu_fold.inc"
   const auto supports = [&, bits = bits_, group_size = group_size_, mode = mode_, transpose = transpose_](auto&& f) {
     const bool yes = f(x, w, scales, biases, out, transpose, bits, group_size, mode, encoder.device());
     ++counts[yes ? kSmallM : kStock];
