@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from ci.machines import LEGS, MINUTES
+from ci.machines import LEGS, MINUTES, SETUP_MINUTES
 from upstream_patch.errors import UserError
 
 
 def matrix(workflow: str) -> dict[str, list[dict[str, str | int]]]:
-    """As ``strategy.matrix`` takes it: one entry a job, with name, runner, python, session and minutes."""
+    """As ``strategy.matrix`` takes it: one entry a job, with the session's limit and the job's."""
     if workflow not in LEGS:
         raise UserError(f"no matrix for {workflow!r}: there is one for {', '.join(LEGS)}")
     return {
@@ -20,6 +20,7 @@ def matrix(workflow: str) -> dict[str, list[dict[str, str | int]]]:
                 "python": leg.python,
                 "session": session,
                 "minutes": MINUTES[session],
+                "job_minutes": MINUTES[session] + SETUP_MINUTES,
             }
             for leg in LEGS[workflow]
             for session in leg.sessions

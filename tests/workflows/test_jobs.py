@@ -58,7 +58,7 @@ def with_one_leg(text: str) -> str:
     """The plan's matrix, but for one entry."""
     matrix = "fromJSON(needs.plan.outputs.matrix)"
     assert matrix in text
-    return text.replace(matrix, """fromJSON('{"include":[{"session":"lint","minutes":9}]}')""")
+    return text.replace(matrix, """fromJSON('{"include":[{"session":"lint","minutes":9,"job_minutes":29}]}')""")
 
 
 def test_the_nightly_simulator_takes_the_full_cross(tree: Path, texts: dict[str, str]) -> None:
