@@ -49,7 +49,7 @@ def test_no_configuration_silences_a_linter(copy: Path, name: str) -> None:
     [
         (
             "device.yml",
-            "contents: write # push the branch evidence/run-N; a person opens the pull request",
+            "contents: write # push the branch evidence/run-ID-ATTEMPT; a person opens the pull request",
             "contents: write",
             "zizmor",
         ),
