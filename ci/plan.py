@@ -30,7 +30,10 @@ def matrix(workflow: str) -> dict[str, list[dict[str, str | int]]]:
 
 def require_success(needs: str) -> None:
     """``needs`` is GitHub's own context as JSON. Raises UserError where a job did not succeed, or was skipped."""
-    results = {name: job["result"] for name, job in json.loads(needs or "{}").items()}
+    try:
+        results = {name: job["result"] for name, job in json.loads(needs or "{}").items()}
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise UserError("$NEEDS is not what GitHub says of the jobs before") from None
     wrong = [f"{name}: {result}" for name, result in results.items() if result != "success"]
     if wrong or not results:
         raise UserError(f"not passed: {', '.join(wrong) or 'no job was asked for'}")
