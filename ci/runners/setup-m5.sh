@@ -37,7 +37,8 @@ xcrun --find metal >/dev/null 2>&1 ||
   echo "warning: no Metal compiler: install Xcode, then xcodebuild -downloadComponent MetalToolchain" >&2
 
 echo "== no sleep, no low power mode"
-pmset -c sleep 0 disksleep 0 lowpowermode 0
+pmset -c sleep 0 disksleep 0
+pmset -c powermode 0 || pmset -c lowpowermode 0 || echo "warning: turn low power mode off in System Settings" >&2
 
 echo "== runner, hooks and service"
 # root owns all of it and the folders above: no job can change it
