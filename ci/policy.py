@@ -45,15 +45,22 @@ def violations(file: str, text: str) -> list[str]:
         workflow = load(text)
     except ValueError as error:
         return [f"{file}: no workflow: {error}"]
+    try:
+        return [f"{file}: {line}" for line in _rules(file, text, workflow)]
+    except (AttributeError, TypeError) as error:  # a list where a mapping belongs, and the like: the schema says which
+        return [f"{file}: not of the form of a workflow: {error}"]
+
+
+def _rules(file: str, text: str, workflow: Mapping[str, Any]) -> Iterator[str]:
     jobs = workflow.get("jobs") or {}
-    found = [f"{file}: {line}" for line in (*_top(file, workflow), *_text(text, jobs))]
+    yield from _top(file, workflow)
+    yield from _text(text, jobs)
     for name in sorted({name for of, name in JOBS if of == file} ^ jobs.keys()):
-        found.append(f"{file}: {name}: {'a job that the policy does not know' if name in jobs else 'missing'}")
+        yield f"{name}: {'a job that the policy does not know' if name in jobs else 'missing'}"
     for name, body in jobs.items():
         if allowed := JOBS.get((file, name)):
-            rules = (*_job(body, allowed), *_place(name, body), *_minutes(name, body))
-            found += [f"{file}: {name}: {line}" for line in rules]
-    return found
+            for line in (*_job(body, allowed), *_place(name, body), *_minutes(name, body)):
+                yield f"{name}: {line}"
 
 
 def _top(file: str, workflow: Mapping[str, Any]) -> Iterator[str]:
@@ -109,7 +116,7 @@ def _job(body: Mapping[str, Any], allowed: Job) -> Iterator[str]:
         if step.does != wanted.does:
             yield f"step {number} does {step.does!r}, not {wanted.does!r}"
         if step.given != wanted.given:
-            yield f"step {number} is given {dict(step.given)}, not {dict(wanted.given)}"
+            yield f"step {number} is given {step.given}, not {wanted.given}"
         if step.condition != wanted.condition:
             yield f"step {number} runs if {step.condition!r}, not {wanted.condition!r}"
     if len(steps) != len(allowed.steps):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,6 +26,29 @@ def test_a_worse_workflow_is_seen(texts: dict[str, str], name: str) -> None:
     assert was in texts[file]
     found = policy.violations(file, texts[file].replace(was, becomes, 1))
     assert [line for line in found if line.startswith(f"{file}: {said}")], found
+
+
+def test_no_form_of_a_workflow_ends_the_check(texts: dict[str, str]) -> None:
+    """With each value in turn of a form that does not belong there."""
+
+    def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+            yield (*path, key)
+            yield from places(value[key], (*path, key))
+
+    workflow = policy.load(texts["drift.yml"])
+    for *path, last in places(workflow):
+        for other in (None, [], {}, [1], {"a": 1}, 9999, "x"):
+            worse = copy.deepcopy(workflow)
+            inner = worse
+            for key in path:
+                inner = inner[key]
+            if last in ("name", "cron", "workflow_dispatch") or inner[last] == other:
+                continue
+            inner[last] = other
+            text = json.dumps(worse)  # JSON is YAML
+            found = [line for line in policy.violations("drift.yml", text) if "is not written as" not in line]
+            assert found or (*path, last)[:2] == ("on", "schedule"), (path, last, other)
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "a: [\n", "on: push\n", "a: 1\na: 2\n", "%YAML 1.1\n---\non: [push]\n"])
