@@ -21,8 +21,8 @@ GOOD = {
 }
 QUIET = """  10 1 /home/actions/job/runner/bin/Runner.Listener
   11 10 Runner.Worker
-  $PPID 11 bash
-  13 $PPID ps
+  $(cat "$SELF") 11 bash
+  13 $(cat "$SELF") ps
   14 1 systemd
   15 14 (sd-pam)
   16 1 /usr/libexec/trustd"""
@@ -38,7 +38,9 @@ def run(
         (tools / program).write_text(f"#!/bin/sh\n{text}\n")
         (tools / program).chmod(0o755)
     everything = {"HOME": str(home), "PATH": f"{tools}:{os.environ['PATH']}", **environment}
-    command = ["bash", str(script), *arguments]
+    # the script's own process, for what stands in for ps
+    everything |= {"SELF": str(tools.parent.joinpath("self"))}
+    command = ["bash", "-c", 'echo $$ >"$SELF"; exec bash "$0" "$@"', str(script), *arguments]
     ran = subprocess.run(command, env=everything, capture_output=True, text=True, timeout=30, check=False)
     return ran.returncode, ran.stdout + ran.stderr
 
