@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -46,15 +47,16 @@ def collect(artifacts: Path, commit: str, evidence: Path, out: Path) -> tuple[li
         shutil.copyfile(source, target)
     if findings := store.verify(evidence):
         raise UserError(f"{len(findings)} faults in what the devices sent, first: {findings[0]}")
-    for loaded in store.load_all(evidence):
-        said = loaded.record.versions.get("commit")
-        if loaded.path in brought and said != commit:
-            raise UserError(f"{loaded.path} was measured on commit {said}, not on {commit}")
+    records = [path for path in brought if path.startswith("evidence/records/")]
+    for path in records:
+        measured = json.loads(brought[path].read_bytes())["versions"].get("commit")
+        if measured != commit:
+            raise UserError(f"{path} was measured on commit {measured}, not on {commit}")
     for path, source in brought.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, out / path)
     write_text(out / MANIFEST, "".join(f"{sha256(brought[path])}  {path}\n" for path in sorted(brought)))
-    return runs, sum(path.startswith("evidence/records/") for path in brought)
+    return runs, len(records)
 
 
 def _listed(folder: Path, run: DeviceRun) -> dict[str, Path]:

@@ -38,7 +38,7 @@ def clone(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def bring(root: Path, clone: Path) -> Path:
     """Add a whole record of another machine to the checkout, as a suite does; the record."""
-    record = sorted((root / "evidence/records/h200").glob("*correctness*.json"))[-1]
+    record = min((root / "evidence/records/h200").glob("*correctness*.json"), key=lambda path: path.stat().st_size)
     target = clone / "evidence/records/h200" / record.name
     target.parent.mkdir(parents=True)
     shutil.copyfile(record, target)
