@@ -85,7 +85,7 @@ def run(asked: argparse.Namespace) -> int:
         from ci import branches
 
         os.environ |= branches.credentials(os.environ)
-        branch, paths = branches.propose(asked.collected, os.environ.get("GITHUB_RUN_ID", ""), os.environ)
+        branch, paths = branches.propose(asked.collected, os.environ)
         add_summary(f"{len(paths)} files are on `{branch}`: a maintainer opens the pull request.\n")
     elif asked.verb == "mirror":
         from ci import branches

@@ -13,6 +13,8 @@ from upstream_patch.errors import UserError
 
 FENCED = (".github/", "ci/", "noxfile.py")
 """What decides on the devices. Its changes are tried from main, once they are merged; never from a mirror."""
+_ACCOUNT = "41898282+github-actions[bot]@users.noreply.github.com"
+_MACHINE = ("-c", "user.name=github-actions[bot]", "-c", f"user.email={_ACCOUNT}")
 
 
 def mirror(number: int, commit: str, remote: str = "origin", run_git: Git = git) -> str:
@@ -28,8 +30,11 @@ def mirror(number: int, commit: str, remote: str = "origin", run_git: Git = git)
     head = found.get(f"refs/pull/{number}/head", "nothing")
     if head != commit:
         raise UserError(f"pull request {number} is at {head} now, not at {commit}: read what is new first")
-    changed = run_git("diff", "--name-only", f"{found['refs/heads/main']}...{commit}").splitlines()
-    if fenced := [path for path in changed if path.startswith(FENCED)]:
+    # -z: git quotes odd names otherwise; --no-renames: a file that is moved away is a change, too
+    between = f"{found['refs/heads/main']}...{commit}"
+    changed = run_git("diff", "--name-only", "-z", "--no-renames", between).split("\0")
+    # casefold: on a Mac CI/ and ci/ are one folder
+    if fenced := [path for path in changed if path.casefold().startswith(FENCED)]:
         raise UserError(f"it changes {fenced[0]}, which decides on the devices: that part is merged first, by itself")
     branch = f"device/pr-{number}"
     run_git("push", "--force", remote, f"{commit}:refs/heads/{branch}")
@@ -37,29 +42,24 @@ def mirror(number: int, commit: str, remote: str = "origin", run_git: Git = git)
 
 
 def propose(
-    collected: Path, run: str, environment: Mapping[str, str], root: Path = Path(), run_git: Git = git
+    collected: Path, environment: Mapping[str, str], root: Path = Path(), run_git: Git = git
 ) -> tuple[str, Sequence[str]]:
-    """Commit what was collected on a branch ``evidence/run-N`` and push it; the branch and the paths.
+    """Commit what was collected on a branch ``evidence/run-ID-ATTEMPT`` and push it; the branch and the paths.
 
-    A person opens the pull request. The token comes from ``$TOKEN`` and reaches git through its environment-made
-    configuration, no file and no command line.
+    A person opens the pull request; the commit is a machine's, and says so. git gets its token from ``credentials``.
     """
-    if not run.isdigit():
-        raise UserError(f"{run!r} is no run's number")
+    run, attempt = environment.get("GITHUB_RUN_ID", ""), environment.get("GITHUB_RUN_ATTEMPT", "")
+    if not re.fullmatch(r"\d+ \d+", f"{run} {attempt}", re.ASCII):
+        raise UserError(f"{run!r}, {attempt!r} is no run and its attempt: a workflow proposes, nobody by hand")
     paths = place(collected, root)
     if not paths:
-        return "", paths
-    branch = f"evidence/run-{run}"
+        raise UserError(f"{collected} has no record")
+    branch = f"evidence/run-{run}-{attempt}"
     run_git("switch", "--quiet", "--create", branch)
     run_git("add", "--", *paths)
-    run_git(*_author(environment), "commit", "--quiet", "--message", f"Evidence of run {run}")
+    run_git(*_MACHINE, "commit", "--quiet", "--message", f"Evidence of run {run}")
     run_git("push", "--quiet", "origin", f"HEAD:refs/heads/{branch}")
     return branch, paths
-
-
-def _author(environment: Mapping[str, str]) -> tuple[str, ...]:
-    name = environment.get("GITHUB_ACTOR", "evidence")
-    return ("-c", f"user.name={name}", "-c", f"user.email={name}@users.noreply.github.com")
 
 
 def credentials(environment: Mapping[str, str]) -> dict[str, str]:

@@ -14,11 +14,11 @@ from upstream_patch.errors import UserError
 MAIN = "refs/heads/main"
 TRUSTED = (MAIN, "refs/heads/device/*")
 """Branches that only maintainers can push to (a ruleset of the repository)."""
-MEASURED = (
-    *("upstream_patch/kernels/*", "upstream_patch/ops*.py", "upstream_patch/series/*"),
-    *("upstream_patch/measure/*", "upstream_patch/correctness/*", "upstream_patch/contribution/*", "pyproject.toml"),
-)
-"""A push to main that touches none of these changes nothing that a device can show."""
+BUILT = ("pyproject.toml", "constraints.txt", "noxfile.py")
+"""What a session is made of, beside the package."""
+ONLY_READ = ("draft", "filing", "github", "plots", "readme", "report", "routing_table", "targets")
+"""Rooms of the package that render, or send, what was measured. A push to main of nothing but these, or of what lies
+outside the package, changes nothing that a device can show; a new room is taken as one that does."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,9 @@ class Decision:
 
 
 def request(environment: Mapping[str, str], event: Mapping[str, object]) -> Request:
-    """From the variables and the event file of a run."""
+    """From the variables and the event file of a run. Raises UserError outside of one."""
+    if missing := [name for name in ("GITHUB_EVENT_NAME", "GITHUB_REF", "GITHUB_SHA") if not environment.get(name)]:
+        raise UserError(f"{missing[0]} is not set: the gate is a step of device.yml, and only GitHub knows the rest")
     return Request(
         event=environment["GITHUB_EVENT_NAME"],
         ref=environment["GITHUB_REF"],
@@ -79,8 +81,10 @@ def decide(asked: Request, git: Git) -> Decision:
     A commit that a person types must be on main or on a ``device/`` branch of this repository: GitHub gives out a
     fork's commits under the repository's own name, so that its form alone says nothing about who has read it.
     """
-    if unknown := [name for name in (*asked.registered, asked.machine) if name not in (*DEVICES, "all")]:
-        raise UserError(f"no machine {unknown[0]!r}: there are {', '.join(DEVICES)}, and all")
+    if unknown := [name for name in asked.registered if name not in DEVICES]:
+        raise UserError(f"no machine {unknown[0]!r} in the variable DEVICES: there are {', '.join(DEVICES)}")
+    if asked.machine not in (*DEVICES, "all"):
+        raise UserError(f"no machine {asked.machine!r}: there are {', '.join(DEVICES)}, and all")
     if asked.event not in ("workflow_dispatch", "schedule", "push"):
         raise UserError(f"{asked.event} never runs on a device: a maintainer mirrors what was read to device/pr-N")
     if not any(fnmatch.fnmatchcase(asked.ref, each) for each in TRUSTED):
@@ -115,7 +119,12 @@ def _measured(before: str, after: str, git: Git) -> bool:
     if not re.fullmatch(r"[0-9a-f]{40}", before) or not before.strip("0"):
         return True
     try:
-        changed = git("diff", "--name-only", before, after).splitlines()
+        changed = git("diff", "--name-only", "-z", "--no-renames", before, after).split("\0")
     except GitError:
         return True
-    return any(fnmatch.fnmatchcase(path, each) for path in changed for each in MEASURED)
+    return any(path in BUILT or _shows(path) for path in changed)
+
+
+def _shows(path: str) -> bool:
+    top, _, rest = path.partition("/")
+    return top == "upstream_patch" and rest.partition("/")[0].removesuffix(".py") not in ONLY_READ

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ci.machines import Device
@@ -92,7 +92,7 @@ def _readings(nvml: Any, gpu: Any) -> list[Check]:
         """With ``fine`` the reading is required; a driver that does not tell it then fails the check."""
         try:
             value = read()
-        except nvml.NVMLError as error:
+        except (nvml.NVMLError, TypeError, ValueError) as error:
             return Check(name=name, ok=False, required=fine is not None, found=f"not told ({error})", fix=fix or None)
         ok = fine is None or fine(value)
         return Check(name=name, ok=ok, required=fine is not None, found=text(value), fix=None if ok else fix)
@@ -127,29 +127,40 @@ def _mhz(value: int) -> str:
 
 
 def _apple(system: System) -> list[Check]:
-    level = system.run(["sysctl", "-n", "kern.memorystatus_level"]).out.strip()
-    therm = system.run(["pmset", "-g", "therm"])
-    limit = re.search(r"CPU_Speed_Limit\s*=\s*(\d+)", therm.out)
-    cool = therm.ok and (limit is None or limit.group(1) == "100")
-    free = level.isdigit() and int(level) >= FREE_PERCENT
+    level = re.fullmatch(r"[0-9]+", system.run(["sysctl", "-n", "kern.memorystatus_level"]).out.strip())
+    free = level is not None and int(level.group()) >= FREE_PERCENT
+    mains = "AC Power" in system.run(["pmset", "-g", "batt"]).out
+    said = f"{level.group() if level else 'unknown'} % free"
     return [
-        _said("memory", free, f"{level or 'unknown'} % free", f"end what holds it: {FREE_PERCENT} % must be free"),
-        _said("heat", cool, f"speed limit {limit.group(1)} %" if limit else "no limit told", "let it cool"),
-        _matches(system, "power source", ["pmset", "-g", "batt"], r"AC Power", "plug it in"),
-        _matches(system, "low power mode", ["pmset", "-g"], r"lowpowermode\s+0", "sudo pmset -a lowpowermode 0"),
+        _said("memory", free, said, f"end what holds it: {FREE_PERCENT} % must be free"),
+        _heat(system),
+        _said("power source", mains, "AC Power" if mains else "no mains", "plug it in"),
+        _power_mode(system),
         _xcode(system),
     ]
 
 
+def _heat(system: System) -> Check:
+    """By what pmset says of warnings and limits; what it does not say is not taken for cool."""
+    answer = system.run(["pmset", "-g", "therm"])
+    limits = re.findall(r"CPU_(?:Speed|Scheduler)_Limit\s*=\s*([0-9]+)", answer.out)
+    levels = re.findall(r"(?:thermal|performance) warning level\s*=\s*([0-9]+)", answer.out, re.IGNORECASE)
+    told = bool(limits or levels) or "No thermal warning level has been recorded" in answer.out
+    cool = answer.ok and told and all(int(each) >= 100 for each in limits) and not any(int(each) for each in levels)
+    words = [f"limit {each} %" for each in limits] + [f"warning level {each}" for each in levels]
+    return _said("heat", cool, ", ".join(words) or ("no warning" if told else "not told"), "let it cool")
+
+
+def _power_mode(system: System) -> Check:
+    """``lowpowermode`` is 1 in low power mode; newer systems say ``powermode``, where 2 is high power."""
+    found = re.findall(r"^\s*((?:low)?powermode)\s+([0-9]+)\s*$", system.run(["pmset", "-g"]).out, re.MULTILINE)
+    ok = bool(found) and all(value != "1" for _, value in found)
+    said = ", ".join(f"{name} {value}" for name, value in found) or "not told"
+    return _said("low power mode", ok, said, "System Settings, Battery or Energy: low power mode never")
+
+
 def _said(name: str, ok: bool, found: str, fix: str) -> Check:
     return Check(name=name, ok=ok, required=True, found=found, fix=None if ok else fix)
-
-
-def _matches(system: System, name: str, command: Sequence[str], wanted: str, fix: str) -> Check:
-    answer = system.run(command)
-    word = re.search(wanted, answer.out)
-    line = next((line.strip() for line in answer.out.splitlines() if name.replace(" ", "") in line), "")
-    return _said(name, word is not None, word.group(0) if word else line or f"no {wanted!r} said", fix)
 
 
 def _xcode(system: System) -> Check:

@@ -4,172 +4,169 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ci.machines import DEVICES
+from ci.allowed import ACTIONS, CONCURRENCY, HOSTED, JOBS, PUSHED, TRIGGERS, Job, Step
+from ci.machines import DEVICES, SETUP_MINUTES, SPARE_MINUTES
 
 FOLDER = Path(".github/workflows")
-TRIGGERS = {
-    "ci.yml": {"push", "pull_request"},
-    "device.yml": {"schedule", "push", "workflow_dispatch"},
-    "drafts.yml": {"push", "workflow_dispatch"},
-    "drift.yml": {"schedule", "workflow_dispatch"},
-    "nightly.yml": {"schedule", "workflow_dispatch"},
-}
-PUSHED = {"device.yml": ["main", "device/**"]}
-"""Branches whose pushes start a workflow; ``main`` where nothing is said."""
-READ = {"contents": "read"}
-GRANTS: Mapping[tuple[str, str], Mapping[str, str]] = {
-    ("device.yml", "collect"): {"contents": "read", "id-token": "write", "attestations": "write"},
-    ("device.yml", "propose"): {"contents": "write"},
-}
-"""Every job reads the repository; these may do more."""
-TOKEN_JOBS = {("device.yml", "propose")}
-"""Jobs that name the run's token."""
-ACTIONS = {
-    "actions/attest-build-provenance": "a2bbfa25375fe432b6a289bc6b6cd05ecd0c4c32 # v4.1.0",
-    "actions/cache/restore": "27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
-    "actions/cache/save": "27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
-    "actions/checkout": "df4cb1c069e1874edd31b4311f1884172cec0e10 # v6.0.3",
-    "actions/download-artifact": "3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c # v8.0.1",
-    "actions/setup-python": "a309ff8b426b58ec0e2a45f0f869d46889d02405 # v6.2.0",
-    "actions/upload-artifact": "043fb46d1a93c77aae656e7c1c64a875d1fc6a0a # v7.0.1",
-}
-"""The only code of others that a job runs, by full commit."""
-DEVICE_ACTIONS = {"actions/checkout", "actions/upload-artifact"}
-_COMMAND = re.compile(
-    r'(python3|\.venv/bin/python) -m ci( [a-z0-9./-]+)+|\.venv/bin/nox -s ("\$SESSION"|[a-z0-9]+)( --( [a-z0-9./-]+)+)?'
-)
-_MINUTES = re.compile(r"\$\{\{ (matrix\.minutes|fromJSON\(needs\.gate\.outputs\.(\w+)\)\.(job|suite)_minutes) \}\}")
+_TOP = {"name", "on", "permissions", "concurrency", "jobs"}
+_JOB = {"name", "needs", "if", "runs-on", "timeout-minutes", "permissions", "strategy", "outputs", "steps"}
+_DEVICE_JOB = (_JOB - {"strategy"}) | {"environment", "concurrency"}
+_STEP = {"id", "name", "if", "timeout-minutes"}
+_STRATEGY = {"fail-fast": False, "matrix": "${{ fromJSON(needs.plan.outputs.matrix) }}"}
+_USES = re.compile(r"^\s*(?:- )?uses: ([^\s@]+)@(.*)$", re.MULTILINE)
+_IGNORED = re.compile(r"runs-on: \[self-hosted, [^]]+\] # zizmor: ignore\[self-hosted-runner\] \w.*")
 _MOST_MINUTES = 360
-
-
-@dataclass(frozen=True)
-class Job:
-    file: str
-    name: str
-    body: Mapping[str, Any]
-
-    @property
-    def labels(self) -> list[str]:
-        asked = self.body.get("runs-on", [])
-        return [asked] if isinstance(asked, str) else list(asked)
-
-    @property
-    def device(self) -> str | None:
-        """The machine's name; any label that GitHub does not host counts as one."""
-        return self.labels[-1] if "self-hosted" in self.labels else None
-
-    @property
-    def steps(self) -> list[Mapping[str, Any]]:
-        return list(self.body.get("steps", ()))
+_Minutes = tuple[int, int]
+"""(how often the session's own limit, which the plan or the gate gives; minutes beside it)"""
 
 
 def load(text: str) -> dict[str, Any]:
-    """A workflow as data, by YAML 1.2 as GitHub reads it: ``on`` is a word."""
+    """A workflow as data, by YAML 1.2 as GitHub reads it: ``on`` is a word. Raises ValueError where it is none."""
     from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
-    found = YAML(typ="safe", pure=True).load(text)
-    return dict(found)
+    try:
+        found = YAML(typ="safe", pure=True).load(text)
+    except YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    if not isinstance(found, dict):
+        raise ValueError("no mapping")
+    return found
 
 
 def violations(file: str, text: str) -> list[str]:
     """Every rule that the workflow ``text`` breaks, as lines; ``file`` is its name."""
     if file not in TRIGGERS:
         return [f"{file}: a workflow that the policy does not know"]
-    workflow = load(text)
-    jobs = [Job(file, name, body) for name, body in workflow.get("jobs", {}).items()]
-    found = [*_triggers(file, workflow), *_text(file, text)]
-    for job in jobs:
-        found += [f"{file}: {job.name}: {line}" for line in (*_job(job), *(_device(job) if job.device else ()))]
-    return found
+    try:
+        workflow = load(text)
+    except ValueError as error:
+        return [f"{file}: no workflow: {error}"]
+    try:
+        return [f"{file}: {line}" for line in _rules(file, text, workflow)]
+    except (AttributeError, TypeError) as error:  # a list where a mapping belongs, and the like: the schema says which
+        return [f"{file}: not of the form of a workflow: {error}"]
 
 
-def _triggers(file: str, workflow: Mapping[str, Any]) -> Iterator[str]:
+def _rules(file: str, text: str, workflow: Mapping[str, Any]) -> Iterator[str]:
+    jobs = workflow.get("jobs") or {}
+    yield from _top(file, workflow)
+    yield from _text(text, jobs)
+    for name in sorted({name for of, name in JOBS if of == file} ^ jobs.keys()):
+        yield f"{name}: {'a job that the policy does not know' if name in jobs else 'missing'}"
+    for name, body in jobs.items():
+        if allowed := JOBS.get((file, name)):
+            for line in (*_job(body, allowed), *_place(name, body), *_minutes(name, body)):
+                yield f"{name}: {line}"
+
+
+def _top(file: str, workflow: Mapping[str, Any]) -> Iterator[str]:
     events = workflow.get("on") or {}
     named = {events} if isinstance(events, str) else set(events)
-    for event in sorted(named - TRIGGERS[file]):
-        yield f"{file}: started by {event}"
+    for event in sorted(named ^ TRIGGERS[file]):
+        yield f"started by {event}" if event in named else f"not started by {event}"
     push = events.get("push") if isinstance(events, Mapping) else None
-    if "push" in named and (not push or push != {"branches": PUSHED.get(file, ["main"])}):
-        yield f"{file}: started by a push to other branches than {', '.join(PUSHED.get(file, ['main']))}"
+    wanted = PUSHED.get(file, ["main"])
+    if "push" in named and push != {"branches": wanted}:
+        yield f"started by a push to other branches than {', '.join(wanted)}"
     if workflow.get("permissions") != {}:
-        yield f"{file}: permissions on top are not {{}}"
-    if "env" in workflow or "defaults" in workflow:
-        yield f"{file}: env or defaults on top reach every job"
+        yield "permissions on top are not {}"
+    if workflow.get("concurrency") != CONCURRENCY[file]:
+        yield f"concurrency is not {dict(CONCURRENCY[file])}"
+    for key in sorted(map(str, workflow.keys() - _TOP)):
+        yield f"{key} on top reaches every job"
 
 
-def _text(file: str, text: str) -> Iterator[str]:
-    if re.search(r"\bsecrets\b", re.sub(r"#.*", "", text)):
-        yield f"{file}: names secrets"
-    for action, pin in re.findall(r"^\s*-?\s*uses:\s*([^@\s]+)@?(.*)$", text, re.MULTILINE):
+def _text(text: str, jobs: Mapping[str, Any]) -> Iterator[str]:
+    """What only the text says: the version beside a commit, and what a linter is told to pass over."""
+    written = _USES.findall(text)
+    used = [step["uses"] for body in jobs.values() for step in body.get("steps", ()) if "uses" in step]
+    if sorted(used) != sorted(f"{action}@{pin.partition(' ')[0]}" for action, pin in written):
+        yield "an action is not written as `uses: NAME@COMMIT # VERSION`"
+    for action, pin in written:
         if action not in ACTIONS:
-            yield f"{file}: uses {action}, which nobody has read"
-        elif pin.strip() != ACTIONS[action]:
-            yield f"{file}: {action} is not pinned to {ACTIONS[action]}"
+            yield f"uses {action}, which nobody has read"
+        elif pin != ACTIONS[action]:
+            yield f"{action} is not pinned to {ACTIONS[action]}"
+    for line in text.splitlines():
+        if re.search(r"#.*\b(zizmor|actionlint|shellcheck)\b", line) and not _IGNORED.fullmatch(line.strip()):
+            yield f"tells a linter to pass over it: {line.strip()}"
 
 
-def _job(job: Job) -> Iterator[str]:
-    if "uses" in job.body or "container" in job.body or "services" in job.body:
-        yield "runs in another workflow, or in a container"
-    if not _limit(job.body.get("timeout-minutes")):
-        yield "no timeout"
-    if job.body.get("permissions") != GRANTS.get((job.file, job.name), READ):
-        yield f"permissions are not {dict(GRANTS.get((job.file, job.name), READ))}"
-    if "continue-on-error" in job.body or any("continue-on-error" in step for step in job.steps):
-        yield "a failure is passed over"
-    if (job.file, job.name) not in TOKEN_JOBS and re.search(r"github\.token|GITHUB_TOKEN|GH_TOKEN", str(job.body)):
-        yield "names the token"
-    if "self-hosted" in str(job.body.get("runs-on")) and not job.device:
-        yield "computes its labels"
-    for step in job.steps:
-        action = str(step.get("uses", "")).partition("@")[0]
-        if action == "actions/checkout" and step.get("with", {}).get("persist-credentials") is not False:
-            yield "checkout keeps credentials"
-        if action == "actions/cache/save" and "github.ref == 'refs/heads/main' && " not in str(step.get("if")):
-            yield "a cache is written from another branch than main"
-        if action == "actions/upload-artifact" and step.get("with", {}).get("if-no-files-found") != "error":
-            yield "an artifact may be missing in silence"
-        command = str(step.get("run", "")).strip()
-        if "run" in step and not _COMMAND.fullmatch(command):
-            yield f"runs {command!r}: only nox and python -m ci are called"
+def _job(body: Mapping[str, Any], allowed: Job) -> Iterator[str]:
+    needs = body.get("needs", [])
+    if ([needs] if isinstance(needs, str) else needs) != list(allowed.needs):
+        yield f"does not need {', '.join(allowed.needs) or 'no job'}"
+    if body.get("if") != allowed.condition:
+        yield f"its condition is not {allowed.condition!r}"
+    if body.get("permissions") != allowed.permissions:
+        yield f"permissions are not {dict(allowed.permissions)}"
+    if body.get("outputs", {}) != allowed.outputs:
+        yield f"outputs are not {dict(allowed.outputs)}"
+    if body.get("strategy", _STRATEGY) != _STRATEGY:
+        yield "its matrix is not the plan's"
+    steps = list(body.get("steps", ()))
+    for number, step in enumerate(steps, 1):
+        for key in sorted(map(str, step.keys() - _STEP - set(("uses", "with") if "uses" in step else ("run", "env")))):
+            yield f"step {number} has {key}"
+    for number, (step, wanted) in enumerate(zip(map(_step, steps), allowed.steps, strict=False), 1):
+        if step.does != wanted.does:
+            yield f"step {number} does {step.does!r}, not {wanted.does!r}"
+        if step.given != wanted.given:
+            yield f"step {number} is given {step.given}, not {wanted.given}"
+        if step.condition != wanted.condition:
+            yield f"step {number} runs if {step.condition!r}, not {wanted.condition!r}"
+    if len(steps) != len(allowed.steps):
+        yield f"{len(steps)} steps, not {len(allowed.steps)}"
 
 
-def _device(job: Job) -> Iterator[str]:
-    name = job.device or ""
-    device = DEVICES.get(name)
-    if job.file != "device.yml" or device is None or job.labels != list(device.labels) or job.name != name:
-        yield f"{job.labels} are not the labels of a device in device.yml"
+def _step(step: Mapping[str, Any]) -> Step:
+    """``does`` is the action's name without its commit, which ``_text`` judges."""
+    if "uses" in step:
+        return Step(str(step["uses"]).partition("@")[0], step.get("with", {}), step.get("if"))
+    return Step(str(step.get("run", "")).strip(), step.get("env", {}), step.get("if"))
+
+
+def _place(name: str, body: Mapping[str, Any]) -> Iterator[str]:
+    """Where a job runs. Whatever is no label of GitHub's own machines is the machine of an owner."""
+    device, asked = DEVICES.get(name), body.get("runs-on")
+    for key in sorted(map(str, body.keys() - (_DEVICE_JOB if device else _JOB))):
+        yield f"has {key}"
+    if device is None:
+        if not isinstance(asked, str) or asked not in HOSTED:
+            yield f"runs on {asked}, which is no machine of GitHub's"
         return
-    if job.body.get("environment") != name:
+    if asked != list(device.labels):
+        yield f"{asked} are not the labels of {device.title}"
+    if body.get("environment") != name:
         yield f"not in the reviewed environment {name}"
-    if job.body.get("needs") != "gate" or job.body.get("if") != f"fromJSON(needs.gate.outputs.{name}).run":
-        yield "the gate does not decide"
-    if job.body.get("concurrency") != {"group": f"device-{name}", "cancel-in-progress": False, "queue": "max"}:
+    if body.get("concurrency") != {"group": f"device-{name}", "cancel-in-progress": False, "queue": "max"}:
         yield f"not one run at a time in the group device-{name}"
-    if "env" in job.body or "strategy" in job.body:
-        yield "env or a matrix reaches every step"
-    for number, step in enumerate(job.steps, 1):
-        if not _limit(step.get("timeout-minutes")):
+
+
+def _minutes(name: str, body: Mapping[str, Any]) -> Iterator[str]:
+    """Every job and step has a limit, and those of the steps fit into that of their job."""
+    whole = _limit(name, body.get("timeout-minutes"))
+    if whole is None:
+        yield "no timeout"
+    limits = [_limit(name, step.get("timeout-minutes")) for step in body.get("steps", ())]
+    for number, limit in enumerate(limits, 1):
+        if limit is None:
             yield f"step {number} has no timeout"
-        if "uses" in step and str(step["uses"]).partition("@")[0] not in DEVICE_ACTIONS:
-            yield f"step {number} runs an action that a device does not need"
-    first = job.steps[0] if job.steps else {}
-    wanted = {"ref": "${{ needs.gate.outputs.commit }}", "persist-credentials": False, "clean": True}
-    if first.get("with") != wanted:
-        yield "the first step is not a clean checkout of the gate's commit"
-    runs = [step.get("run") for step in job.steps if "run" in step]
-    ordered = [
-        *("python3 -m ci setup", f".venv/bin/python -m ci health {name}", f".venv/bin/nox -s {device.session}"),
-        f".venv/bin/python -m ci pack {name}",
-    ]
-    if runs != ordered or any("if" in step for step in job.steps if step.get("id") == "suite"):
-        yield "not setup, health, suite, pack: nothing may be measured before the health check passed"
+    sessions, rest = (sum(limit[part] for limit in limits if limit) for part in (0, 1))
+    if whole is not None and (sessions > whole[0] or rest > whole[1]):
+        yield "its steps may take longer than the job"
 
 
-def _limit(asked: object) -> bool:
+def _limit(name: str, asked: object) -> _Minutes | None:
     if isinstance(asked, int) and not isinstance(asked, bool):
-        return 0 < asked <= _MOST_MINUTES
-    return isinstance(asked, str) and _MINUTES.fullmatch(asked) is not None
+        return (0, asked) if 0 < asked <= _MOST_MINUTES else None
+    own = f"fromJSON(needs.gate.outputs.{name})"
+    known = {"matrix.minutes": 0, "matrix.job_minutes": SETUP_MINUTES}
+    if name in DEVICES:
+        known = {f"{own}.suite_minutes": 0, f"{own}.job_minutes": SPARE_MINUTES}
+    beside = known.get(str(asked).removeprefix("${{ ").removesuffix(" }}"))
+    return None if beside is None else (1, beside)

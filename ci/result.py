@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from upstream_patch.errors import UserError
 
 FILE = "device.json"
+MOST_BYTES = 50_000_000
+"""Of one file. GitHub warns above it, and refuses a push of twice as much."""
 StepOutcome = Literal["success", "failure", "cancelled", "skipped"]
 
 
@@ -45,9 +47,9 @@ class StageLine(_Data):
 
 
 class RecordLine(_Data):
-    path: str
-    """From the repository's root."""
-    sha256: str
+    path: Annotated[str, Field(pattern=r"^evidence/(records/[a-z0-9]+|raw/[A-Za-z0-9-]+)/[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """From the repository's root: a record or one of its raw files, and nothing that leads elsewhere."""
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class DeviceRun(_Data):
@@ -65,6 +67,8 @@ class DeviceRun(_Data):
 def read(path: Path) -> DeviceRun:
     """Raises UserError where the file is not one of ours."""
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UserError(f"{path} is no device run: it is larger than {MOST_BYTES} bytes")
         return DeviceRun.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeError, ValidationError) as error:
         raise UserError(f"{path} is no device run: {str(error).splitlines()[0]}") from None

@@ -5,9 +5,23 @@ set -euo pipefail
 repository=${1:?OWNER/REPOSITORY}
 machine=${2:?gb10 or m5}
 case $machine in
-  gb10) system=Linux ;;
-  m5) system=macOS ;;
+  gb10) system=Linux home=/home/actions ;;
+  m5) system=macOS home=/Users/actions ;;
   *) echo "error: $machine is neither gb10 nor m5" >&2; exit 2 ;;
+esac
+case $(uname -s) in
+  Linux) here=Linux ;;
+  Darwin) here=macOS ;;
+  *) here=unknown ;;
+esac
+[ "$here" = "$system" ] || { echo "error: this machine is no $machine" >&2; exit 2; }
+if [ "$system" = Linux ]; then
+  state=$(systemctl is-active actions-runner.service || true)
+else
+  state=$(sudo launchctl print system/actions-runner | sed -n 's/^[[:space:]]*state = //p' | head -n 1)
+fi
+case $state in
+  active | activating | running) echo "error: it is open already; the job, or the wait for one, is not over" >&2; exit 1 ;;
 esac
 
 configuration=$(gh api --method POST "repos/$repository/actions/runners/generate-jitconfig" \
@@ -15,8 +29,10 @@ configuration=$(gh api --method POST "repos/$repository/actions/runners/generate
   -f "labels[]=self-hosted" -f "labels[]=$system" -f "labels[]=ARM64" -f "labels[]=$machine" --jq .encoded_jit_config)
 [ -n "$configuration" ] || { echo "error: GitHub gave no configuration" >&2; exit 1; }
 
-# Through a pipe: on a command line every user of the machine could read it.
-printf '%s' "$configuration" | sudo -u actions sh -c 'umask 077 && mkdir -p "$HOME/jit" && cat > "$HOME/jit/config"'
+# Through a pipe: on a command line every user of the machine could read it. The path is whole: sudo may keep the
+# owner's HOME.
+# shellcheck disable=SC2016 # $1 is for the inner shell
+printf '%s' "$configuration" | sudo -u actions sh -c 'umask 077 && cat >"$1"' sh "$home/job/jit"
 if [ "$system" = Linux ]; then
   sudo systemctl start actions-runner.service
 else

@@ -8,11 +8,15 @@ here=$(cd "$(dirname "$0")" && pwd)
 [ "$(id -u)" = 0 ] || { echo "error: run it with sudo" >&2; exit 1; }
 [ "$(uname -sm)" = "Linux aarch64" ] || { echo "error: this is $(uname -sm), not a GB10" >&2; exit 1; }
 
-echo "== a user without rights of its own, whose home nobody else reads"
-id -u actions >/dev/null 2>&1 || useradd --create-home --shell /bin/bash actions
-gpasswd --delete actions sudo >/dev/null 2>&1 || true
-gpasswd --delete actions docker >/dev/null 2>&1 || true
-chmod 0700 /home/actions
+home=/home/actions
+ours=/usr/local/lib/actions-runner
+
+echo "== a user in no group but its own, that writes to one folder only: $home/job, which each job gets empty"
+id -u actions >/dev/null 2>&1 || useradd --create-home --shell /bin/bash --user-group actions
+usermod --groups "" actions
+chown root:actions "$home"
+chmod 0750 "$home"
+install -d -o actions -g actions -m 0700 "$home/job"
 
 echo "== tools"
 missing=()
@@ -31,31 +35,25 @@ done
 echo "== GPU counters for every user (ncu); holds after the next start"
 conf=/etc/modprobe.d/upstream-patch-counters.conf
 line="options nvidia NVreg_RestrictProfilingToAdminUsers=0"
-if [ "$(cat "$conf" 2>/dev/null)" != "$line" ]; then
+closed() { ! grep -q '^RmProfilingAdminOnly: 0' /proc/driver/nvidia/params 2>/dev/null; }
+if closed || [ "$(cat "$conf" 2>/dev/null)" != "$line" ]; then
   echo "$line" >"$conf"
   update-initramfs -u
 fi
-if ! grep -q '^RmProfilingAdminOnly: 0' /proc/driver/nvidia/params 2>/dev/null; then
-  echo "warning: restart the machine, so that the counters open" >&2
-fi
+if closed; then echo "warning: restart the machine, so that the counters open" >&2; fi
 
 echo "== clocks stay as NVIDIA ships them, persistence on: paired measurements need no fixed clock"
 nvidia-smi --persistence-mode=1 >/dev/null || echo "warning: persistence mode is not supported here" >&2
 nvidia-smi --reset-gpu-clocks >/dev/null 2>&1 || true
 
 echo "== runner, hooks and service"
-echo "$digest  $archive" | sha256sum --check --quiet
-if [ "$(cat /home/actions/runner/.archive 2>/dev/null)" != "$digest" ]; then
-  rm -rf /home/actions/runner
-  install -d -o actions -g actions /home/actions/runner
-  tar -xzf "$archive" -C /home/actions/runner
-  chown -R actions:actions /home/actions/runner
-  echo "$digest" >/home/actions/runner/.archive
-fi
-# root owns the hooks and the script: no job can change them
-install -d -o root -g root /home/actions/hooks
-install -o root -g root -m 0755 "$here/hooks/job-started.sh" "$here/hooks/job-completed.sh" /home/actions/hooks/
-install -o root -g root -m 0755 "$here/once.sh" /usr/local/bin/actions-once.sh
+# root owns all of it and the folders above: no job can change it
+install -d -o root -g root -m 0755 "$ours" "$ours/hooks"
+install -o root -g root -m 0644 "$archive" "$ours/runner.new"
+echo "$digest  $ours/runner.new" | sha256sum --check --quiet
+mv "$ours/runner.new" "$ours/runner.tar.gz"
+install -o root -g root -m 0755 "$here/hooks/job-started.sh" "$here/hooks/job-completed.sh" "$ours/hooks/"
+install -o root -g root -m 0755 "$here/once.sh" "$ours/"
 unit=/etc/systemd/system/actions-runner.service
 cat >"$unit.new" <<'UNIT'
 [Unit]
@@ -64,13 +62,16 @@ After=network-online.target
 
 [Service]
 User=actions
-Environment=HOME=/home/actions PATH=/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin
-ExecStart=/usr/local/bin/actions-once.sh
+Environment=HOME=/home/actions/job PATH=/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin
+# as root, since a job may not: the device files that CUDA needs
+ExecStartPre=+-/usr/bin/nvidia-modprobe -c 0 -u
+ExecStart=/usr/local/lib/actions-runner/once.sh
 KillMode=control-group
 NoNewPrivileges=yes
 PrivateTmp=yes
 ProtectSystem=strict
-ReadWritePaths=/home/actions
+ReadWritePaths=/home/actions/job
 UNIT
-if cmp -s "$unit.new" "$unit"; then rm "$unit.new"; else mv "$unit.new" "$unit"; systemctl daemon-reload; fi
+if cmp -s "$unit.new" "$unit"; then rm "$unit.new"; else mv "$unit.new" "$unit"; fi
+systemctl daemon-reload
 echo "done: open it for a job with ci/runners/open.sh OWNER/REPOSITORY gb10"

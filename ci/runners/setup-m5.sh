@@ -8,6 +8,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 [ "$(id -u)" = 0 ] || { echo "error: run it with sudo" >&2; exit 1; }
 [ "$(uname -sm)" = "Darwin arm64" ] || { echo "error: this is $(uname -sm), not an M5" >&2; exit 1; }
 home=/Users/actions
+ours=/usr/local/lib/actions-runner
+path=/Library/Frameworks/Python.framework/Versions/Current/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 
 echo "== macOS and chip"
 version=$(sw_vers -productVersion)
@@ -18,53 +20,53 @@ if [ "$major" -lt 26 ] || { [ "$major" -eq 26 ] && [ "$minor" -lt 2 ]; }; then
 fi
 sysctl -n machdep.cpu.brand_string
 
-echo "== a user without administrator's rights"
+echo "== a user without administrator's rights, that writes to one folder only: $home/job, which each job gets empty"
 if ! id -u actions >/dev/null 2>&1; then
   sysadminctl -addUser actions -home "$home" -password "$(openssl rand -base64 30)"
   createhomedir -c -u actions >/dev/null
 fi
 dseditgroup -o edit -d actions -t user admin 2>/dev/null || true
-chmod 0700 "$home"
+chown root:staff "$home"
+chmod 0750 "$home"
+install -d -o actions -g staff -m 0700 "$home/job"
 
 echo "== tools"
-python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+PATH=$path python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
   echo "warning: Python 3.11 or newer is needed (python.org's installer); Apple's own is older" >&2
 xcrun --find metal >/dev/null 2>&1 ||
   echo "warning: no Metal compiler: install Xcode, then xcodebuild -downloadComponent MetalToolchain" >&2
 
 echo "== no sleep, no low power mode"
-pmset -c sleep 0 disksleep 0 lowpowermode 0
+pmset -c sleep 0 disksleep 0
+pmset -c powermode 0 || pmset -c lowpowermode 0 || echo "warning: turn low power mode off in System Settings" >&2
 
 echo "== runner, hooks and service"
-echo "$digest  $archive" | shasum -a 256 --check --quiet
-if [ "$(cat "$home/runner/.archive" 2>/dev/null)" != "$digest" ]; then
-  rm -rf "$home/runner"
-  mkdir -p "$home/runner"
-  tar -xzf "$archive" -C "$home/runner"
-  echo "$digest" >"$home/runner/.archive"
-  chown -R actions:staff "$home/runner"
-fi
-# root owns the hooks and the script: no job can change them
-mkdir -p "$home/hooks" /usr/local/bin
-install -o root -g wheel -m 0755 "$here/hooks/job-started.sh" "$here/hooks/job-completed.sh" "$home/hooks/"
-install -o root -g wheel -m 0755 "$here/once.sh" /usr/local/bin/actions-once.sh
-chown root:wheel "$home/hooks"
+# root owns all of it and the folders above: no job can change it
+install -d -o root -g wheel -m 0755 /usr/local/lib "$ours" "$ours/hooks"
+install -o root -g wheel -m 0644 "$archive" "$ours/runner.new"
+echo "$digest  $ours/runner.new" | shasum -a 256 --check --quiet
+mv "$ours/runner.new" "$ours/runner.tar.gz"
+install -o root -g wheel -m 0755 "$here/hooks/job-started.sh" "$here/hooks/job-completed.sh" "$ours/hooks/"
+install -o root -g wheel -m 0755 "$here/once.sh" "$ours/"
+log=/var/log/actions-runner.log
+touch "$log"
+chown actions:staff "$log"
 plist=/Library/LaunchDaemons/actions-runner.plist
-cat >"$plist.new" <<'PLIST'
+cat >"$plist.new" <<PLIST
 <?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
 <plist version="1.0">
 <dict>
   <key>Label</key><string>actions-runner</string>
   <key>UserName</key><string>actions</string>
-  <key>ProgramArguments</key><array><string>/usr/local/bin/actions-once.sh</string></array>
+  <key>ProgramArguments</key><array><string>$ours/once.sh</string></array>
   <key>EnvironmentVariables</key>
   <dict>
-    <key>HOME</key><string>/Users/actions</string>
-    <key>PATH</key><string>/Library/Frameworks/Python.framework/Versions/Current/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin</string>
+    <key>HOME</key><string>$home/job</string>
+    <key>PATH</key><string>$path</string>
   </dict>
-  <key>StandardOutPath</key><string>/Users/actions/runner.log</string>
-  <key>StandardErrorPath</key><string>/Users/actions/runner.log</string>
+  <key>StandardOutPath</key><string>$log</string>
+  <key>StandardErrorPath</key><string>$log</string>
 </dict>
 </plist>
 PLIST
@@ -74,6 +76,6 @@ else
   launchctl bootout system/actions-runner 2>/dev/null || true
   mv "$plist.new" "$plist"
   chown root:wheel "$plist"
-  launchctl bootstrap system "$plist"
 fi
+launchctl print system/actions-runner >/dev/null 2>&1 || launchctl bootstrap system "$plist"
 echo "done: open it for a job with ci/runners/open.sh OWNER/REPOSITORY m5"

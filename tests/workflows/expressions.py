@@ -66,7 +66,8 @@ class Expression:
         token = self.tokens.pop(0)
         if token == "(":
             inner = self._either()
-            self.tokens.remove(")")
+            if not self._take(")"):
+                raise ValueError("a bracket that does not close")
             return inner
         if token.startswith("'"):
             return token[1:-1].replace("''", "'")

@@ -38,6 +38,8 @@ class LocalRun:
     github: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
+    done: Mapping[str, JobResult] = field(default_factory=dict)
+    """Jobs that ran elsewhere, and what they said; their artifacts lie in ``artifacts``."""
 
     def __post_init__(self) -> None:
         self.jobs: dict[str, list[JobResult]] = {}
@@ -55,11 +57,14 @@ class LocalRun:
 
     def run(self) -> LocalRun:
         for name, body in self.workflow["jobs"].items():
+            if name in self.done:
+                self.jobs[name] = [self.done[name]]
+                continue
             needs = [body["needs"]] if isinstance(body.get("needs"), str) else body.get("needs", [])
             known = {need: self._needed(need) for need in needs}
             contexts = {"github": self.github, "vars": self.variables, "inputs": self.inputs, "needs": known}
             status = "success" if all(each["result"] == "success" for each in known.values()) else "failure"
-            if not self._go(body.get("if"), contexts, status, over_skipped=True):
+            if not self._go(body.get("if"), contexts, status):
                 self.jobs[name] = [JobResult("skipped")]
                 continue
             legs = substitute(body.get("strategy", {}).get("matrix", {"include": [{}]}), contexts, {})["include"]
@@ -71,7 +76,7 @@ class LocalRun:
         worst = next((each.result for each in results if each.result != "success"), "success")
         return {"result": worst, "outputs": results[-1].outputs}
 
-    def _go(self, condition: Any, contexts: Mapping[str, Any], status: str, over_skipped: bool = False) -> bool:
+    def _go(self, condition: Any, contexts: Mapping[str, Any], status: str) -> bool:
         functions = {
             "always": lambda: True,
             "cancelled": lambda: False,
@@ -155,8 +160,11 @@ class LocalRun:
                     shutil.copytree(folder, target / folder.name, dirs_exist_ok=True)
         elif action == "actions/attest-build-provenance":
             return (self.tree / given["subject-checksums"]).is_file(), {}
+        elif action == "actions/checkout":
+            if "path" not in given:  # each job starts from the commit alone
+                git(self.tree, "clean", "-ffdxq", "--exclude=.venv")
         else:
-            assert action in ("actions/checkout", "actions/setup-python", "actions/cache/restore", "actions/cache/save")
+            assert action in ("actions/setup-python", "actions/cache/restore", "actions/cache/save")
         return True, {}
 
     def pages(self) -> str:

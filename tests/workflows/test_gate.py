@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from ci.gate import MAIN, Request, decide, request
+from ci.gate import MAIN, ONLY_READ, Request, decide, request
 from ci.git import GitError
 from ci.machines import DEVICES, LEGS, MINUTES, SPARE_MINUTES
 from ci.plan import matrix, require_success
+from tests.host.test_layout import LAYERS
 from upstream_patch.errors import UserError
 
 HEAD, READ, FORK = "a" * 40, "b" * 40, "c" * 40
@@ -25,7 +29,8 @@ def git(*arguments: str) -> str:
         if commit == FORK:
             raise GitError("no such commit")
         return "refs/remotes/origin/device/pr-7\n" if commit == READ else "refs/remotes/origin/main\n"
-    return "upstream_patch/kernels/cuda/small_m.cuh\nREADME.md\n" if arguments[2] == READ else "README.md\n"
+    before = arguments[-2]
+    return "upstream_patch/kernels/cuda/small_m.cuh\0README.md\0" if before == READ else "README.md\0"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +74,8 @@ def test_trusted_code_runs_where_there_is_a_machine(
         ({"commit": FORK}, "neither on main nor on a device/ branch"),
         ({"event": "schedule", "commit": READ}, "only a person names a commit"),
         ({"machine": "h100"}, "no machine 'h100'"),
-        ({"registered": ("gb10", "m6")}, "no machine 'm6'"),
+        ({"registered": ("gb10", "m6")}, "no machine 'm6' in the variable DEVICES"),
+        ({"registered": ("all",)}, "no machine 'all' in the variable DEVICES"),
     ],
 )
 def test_nothing_else_does(changes: dict[str, str], said: str) -> None:
@@ -85,6 +91,37 @@ def test_a_branch_that_only_holds_the_word_does_not_make_a_commit_trusted() -> N
 def test_the_request_is_what_github_says() -> None:
     said = {"GITHUB_EVENT_NAME": "push", "GITHUB_REF": MAIN, "GITHUB_SHA": HEAD, "DEVICES": "m5 gb10", "COMMIT": ""}
     assert request(said, {"before": READ}) == Request("push", MAIN, HEAD, before=READ, registered=("m5", "gb10"))
+
+
+@pytest.mark.parametrize("missing", ["GITHUB_EVENT_NAME", "GITHUB_REF", "GITHUB_SHA"])
+def test_outside_of_a_run_there_is_no_request(missing: str) -> None:
+    said = {"GITHUB_EVENT_NAME": "push", "GITHUB_REF": MAIN, "GITHUB_SHA": HEAD}
+    with pytest.raises(UserError, match=f"{missing} is not set"):
+        request(said | {missing: ""}, {})
+
+
+@pytest.mark.parametrize(
+    ("path", "machines"),
+    [
+        ("upstream_patch/routing.py", BOTH),
+        ("upstream_patch/reference.py", BOTH),
+        ("upstream_patch/a_new_room/x.py", BOTH),
+        ("constraints.txt", BOTH),
+        ("upstream_patch/readme.py", ()),
+        ("upstream_patch/draft/templates/issue.md", ()),
+        ("README.md", ()),
+        ("evidence/records/gb10/x.json", ()),
+        ("tests/host/upstream_patch/x.py", ()),
+    ],
+)
+def test_a_push_to_main_runs_for_what_a_device_can_show(path: str, machines: tuple[str, ...]) -> None:
+    asked = replace(ASKED, event="push", before=READ)
+    assert decide(asked, lambda *_: f"README.md\0{path}\0").machines == machines
+
+
+def test_no_room_that_measures_is_left_out() -> None:
+    """The rooms left out are those above all that measures, so nothing there imports them."""
+    assert set(ONLY_READ) == LAYERS[5] | {"filing"}
 
 
 def test_limits_of_the_suite_are_shorter_than_those_of_the_job() -> None:
@@ -112,3 +149,16 @@ def test_the_check_of_all_jobs_wants_success(result: str) -> None:
         require_success(json.dumps({"plan": {"result": "success"}, "hosted": {"result": result}}))
     with pytest.raises(UserError, match="no job"):
         require_success("")
+    for garbage in ("x", "[]", '{"plan": 1}', '{"plan": {}}'):
+        with pytest.raises(UserError, match="not what GitHub says"):
+            require_success(garbage)
+
+
+@pytest.mark.parametrize("verb", ["plan ci", "plan nightly", "passed", "gate", "setup --dry-run"])
+def test_what_runs_before_setup_needs_nothing_but_python(root: Path, verb: str) -> None:
+    """-S: as on a machine where nothing is installed."""
+    needs = json.dumps({"plan": {"result": "success"}})
+    said = {"GITHUB_EVENT_NAME": "push", "GITHUB_REF": MAIN, "GITHUB_SHA": HEAD, "NEEDS": needs}
+    command = [sys.executable, "-S", "-m", "ci", *verb.split()]
+    ran = subprocess.run(command, cwd=root, env=said, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")

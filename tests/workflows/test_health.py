@@ -24,8 +24,8 @@ class FakeNvml:
     """NVML of one GPU that idles; ``untold``: readings that its driver does not support, as GB10's memory clock."""
 
     programs: int = 0
-    celsius: int = 41
-    reasons: int = 0x1
+    celsius: int | str = 41
+    reasons: int | None = 0x1
     untold: tuple[str, ...] = ("nvmlDeviceGetClockInfo.mem",)
     broken: bool = False
     NVMLError: type[Exception] = NVMLError
@@ -58,7 +58,7 @@ class FakeNvml:
     def nvmlDeviceGetTemperature(self, _: int, __: int) -> int:
         return int(self._told("nvmlDeviceGetTemperature", self.celsius))
 
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, _: int) -> int:
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, _: int) -> int | None:
         return self.reasons
 
     def nvmlDeviceGetClockInfo(self, _: int, clock: str) -> int:
@@ -129,6 +129,13 @@ def test_a_gb10_that_idles_is_fit_and_says_what_its_driver_does_not_tell() -> No
         ({"nvml": FakeNvml(programs=1)}, ["other programs"]),
         ({"nvml": FakeNvml(celsius=66)}, ["temperature"]),
         ({"nvml": FakeNvml(untold=("nvmlDeviceGetTemperature",))}, ["temperature"]),
+        ({"nvml": FakeNvml(celsius="N/A")}, ["temperature"]),
+        ({"nvml": FakeNvml(reasons=None)}, ["clocks held back"]),
+        ({"nvml": FakeNvml(reasons=0x20 | 0x1)}, ["clocks held back"]),
+        ({"nvml": FakeNvml(reasons=0x80)}, ["clocks held back"]),
+        ({"files": LINUX | OPEN | {"/proc/meminfo": "Speicher: viel\n"}}, ["memory"]),
+        ({"commands": SAYS | {"/usr/bin/ncu --version": Answer(0, "garbage")}}, ["ncu"]),
+        ({"commands": SAYS | {"/usr/bin/ncu --version": Answer(1, "")}}, ["ncu"]),
         ({"nvml": FakeNvml(reasons=0x40)}, ["clocks held back"]),
         ({"nvml": FakeNvml(reasons=0x4)}, []),  # the power cap is normal
     ],
@@ -147,9 +154,9 @@ MAC_SAYS = {
     "xcodebuild -version": "Xcode 26.2\nBuild version 17C52\n",
     "/usr/bin/git --version": "git version 2.50.1\n",
     "sysctl -n kern.memorystatus_level": "81\n",
-    "pmset -g therm": "Note: No thermal warning level has been recorded\n",
+    "pmset -g therm": "Note: No thermal warning level has been recorded\nNote: No CPU power status has been recorded\n",
     "pmset -g batt": "Now drawing from 'AC Power'\n",
-    "pmset -g": " lowpowermode         0\n",
+    "pmset -g": "Currently in use:\n powermode            0\n womp 1\n",
 }
 
 
@@ -168,9 +175,9 @@ def test_an_m5_that_idles_is_fit() -> None:
         "git": "git version 2.50.1",
         "disk": "1000 GB free",
         "memory": "81 % free",
-        "heat": "no limit told",
+        "heat": "no warning",
         "power source": "AC Power",
-        "low power mode": "lowpowermode         0",
+        "low power mode": "powermode 0",
         "Xcode": "Xcode 26.2",
     }
 
@@ -183,8 +190,22 @@ def test_an_m5_that_idles_is_fit() -> None:
         ("sysctl -n kern.memorystatus_level", "12\n", ["memory"]),
         ("sysctl -n kern.memorystatus_level", "", ["memory"]),
         ("pmset -g therm", "CPU_Speed_Limit \t= 70\n", ["heat"]),
+        ("pmset -g therm", "CPU_Speed_Limit = 100\nThermal Warning Level = 0\n", []),
+        ("pmset -g therm", "CPU_Speed_Limit = 100\nThermal Warning Level = 1\n", ["heat"]),
+        ("pmset -g therm", "Performance warning level = 2\n", ["heat"]),
+        ("pmset -g therm", "Error: 0xe00002bc\n", ["heat"]),
+        ("pmset -g therm", "", ["heat"]),
         ("pmset -g batt", "Now drawing from 'Battery Power'\n", ["power source"]),
+        ("pmset -g batt", "", ["power source"]),
+        ("pmset -g", " lowpowermode         0\n", []),
+        ("pmset -g", " powermode            2\n", []),
         ("pmset -g", " lowpowermode         1\n", ["low power mode"]),
+        ("pmset -g", " lowpowermode 0\n powermode 1\n", ["low power mode"]),
+        ("pmset -g", "", ["low power mode"]),
+        ("sysctl -n kern.memorystatus_level", "\u0661\u0662\n", ["memory"]),
+        ("sysctl -n machdep.cpu.brand_string", "", ["NAX"]),
+        ("sw_vers -productVersion", "???", ["NAX"]),
+        ("system_profiler -json SPDisplaysDataType", "{", ["GPU"]),
         ("xcodebuild -version", "", []),
         (
             "system_profiler -json SPDisplaysDataType",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from ci.machines import LEGS
-from tests.workflows.local_runner import LocalRun, checkout, git
+from ci.pack import sha256
+from ci.result import FILE, RecordLine
+from tests.workflows import samples
+from tests.workflows.local_runner import JobResult, LocalRun, checkout, git
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +63,7 @@ def with_one_leg(text: str) -> str:
     """The plan's matrix, but for one entry."""
     matrix = "fromJSON(needs.plan.outputs.matrix)"
     assert matrix in text
-    return text.replace(matrix, """fromJSON('{"include":[{"session":"lint","minutes":9}]}')""")
+    return text.replace(matrix, """fromJSON('{"include":[{"session":"lint","minutes":9,"job_minutes":29}]}')""")
 
 
 def test_the_nightly_simulator_takes_the_full_cross(tree: Path, texts: dict[str, str]) -> None:
@@ -113,5 +118,55 @@ def test_a_machine_that_is_none_measures_nothing_and_says_so(tree: Path, texts: 
     page = run.pages()
     assert "**Not fit to measure**: GPU" in page
     assert "the machine was not fit to measure; nothing was measured" in page
-    assert "0 records verify" in page
+    assert "Records that verify: 0." in page
     assert sorted(path.name for path in (run.artifacts / "device-gb10").rglob("*") if path.is_file()) == ["device.json"]
+
+
+def test_what_a_device_measured_is_verified_attested_and_pushed(
+    root: Path, tmp_path: Path, texts: dict[str, str]
+) -> None:
+    """The jobs after a device's, with the record of an H200 in place of a GB10's, which nobody has made."""
+    tree = checkout(root, tmp_path)
+    machines = tree / "ci/machines.py"
+    machines.write_text(machines.read_text().replace('"gb10", "NVIDIA GB10"', '"h200", "NVIDIA H200"'))
+    record, *others = sorted((tree / "evidence/records/h200").glob("*.json"), key=lambda path: path.stat().st_size)
+    for other in others:  # so that little is verified
+        other.unlink()
+        shutil.rmtree(tree / "evidence/raw" / other.stem, ignore_errors=True)
+    path = record.relative_to(tree).as_posix()
+    measured = json.loads(record.read_text())["versions"]["commit"]
+    sent = tmp_path / "tree.artifacts/device-h200"
+    files = [record, *(tree / "evidence/raw" / record.stem).glob("*")]
+    lines = []
+    for file in files:
+        name = file.relative_to(tree)
+        (sent / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(file, sent / name)
+        lines.append(RecordLine(path=name.as_posix(), sha256=sha256(sent / name)))
+    git(
+        tree,
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@example.org",
+        "commit",
+        "--quiet",
+        "--all",
+        "--message=without it",
+    )
+    run = samples.GOOD.model_copy(update={"machine": "h200", "commit": measured, "files": tuple(lines)})
+    (sent / FILE).write_text(run.model_dump_json())
+    github = {"event_name": "push", "ref": "refs/heads/main", "run_id": "7", "run_attempt": "2", "token": ""}
+    done = {
+        "gate": JobResult(outputs={"any": "true", "commit": measured}),
+        "gb10": JobResult(),
+        "m5": JobResult("skipped"),
+    }
+    after = LocalRun(tree, texts["device.yml"], github, done=done)
+    jobs = after.run().jobs
+    assert [jobs[name][0].result for name in ("collect", "propose")] == ["success", "success"], jobs
+    assert "Records that verify: 1." in after.pages()
+    assert "files are on `evidence/run-7-2`: a maintainer opens the pull request." in after.pages()
+    pushed = git(tmp_path / "origin.git", "log", "-1", "--format=%an", "--name-only", "evidence/run-7-2").split()
+    assert pushed[0] == "github-actions[bot]"
+    assert path in pushed

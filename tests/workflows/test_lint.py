@@ -28,8 +28,20 @@ def copy(root: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_nothing_is_found(root: Path) -> None:
-    assert lint.lint(root) == []
+def test_nothing_is_found(copy: Path) -> None:
+    """In a copy that is no git checkout, so that the findings below are those of the change."""
+    assert lint.lint(copy) == []
+
+
+@pytest.mark.parametrize("name", ["zizmor.yml", "zizmor.yaml"])
+def test_no_configuration_silences_a_linter(copy: Path, name: str) -> None:
+    (copy / ".github" / name).write_text("rules:\n  excessive-permissions:\n    disable: true\n")
+    (copy / lint.LABELS).write_text("self-hosted-runner:\n  labels: [gb10, m5]\npaths:\n  '**':\n    ignore: ['.*']\n")
+    path = copy / policy.FOLDER / "drift.yml"
+    path.write_text(path.read_text().replace("permissions: {}", "permissions: write-all"))
+    found = lint.lint(copy)
+    assert any(line.startswith("zizmor: ") and "excessive-permissions" in line for line in found)
+    assert any(line.startswith(f"{lint.LABELS}: ") for line in found)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +49,7 @@ def test_nothing_is_found(root: Path) -> None:
     [
         (
             "device.yml",
-            "contents: write # push the branch evidence/run-N; a person opens the pull request",
+            "contents: write # push the branch evidence/run-ID-ATTEMPT; a person opens the pull request",
             "contents: write",
             "zizmor",
         ),
