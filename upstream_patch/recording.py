@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import probe
 from upstream_patch.records import host_id, versions
+from upstream_patch.records.journal import FOLDER
+from upstream_patch.records.keeping import Keeper
 from upstream_patch.records.kernel_hash import METAL, identity
 from upstream_patch.records.provenance import require_commit
 from upstream_patch.records.schema import Body
@@ -20,6 +22,7 @@ from upstream_patch.records.store import EVIDENCE, Root, write
 from upstream_patch.terminal import bar
 
 if TYPE_CHECKING:
+    from upstream_patch.resuming import Measurement
     from upstream_patch.series.building import Backend
 
 KERNEL = "small_m"
@@ -78,39 +81,43 @@ def record_bench(
     """One benchmark suite; every row's result is checked in the same run.
 
     No row starts after ``limit_s`` seconds; what is compiled ahead is not counted. Goes on where a run stopped that did
-    not end, unless ``fresh`` (``resuming.Benchmark.run``).
+    not end, unless ``fresh`` (``resuming.Measurement.run``).
     """
     require_cuda()
     from upstream_patch.correctness import Case, compile_ahead
-    from upstream_patch.measure.journal import FOLDER
+    from upstream_patch.measure.bench import run_suite
     from upstream_patch.measure.suites import suite as known
-    from upstream_patch.resuming import Benchmark
 
     chosen = known(suite)
     compile_ahead([Case("bench", spec.problem) for spec in chosen.rows])
-    said = Console(stderr=True)
-    benchmark = Benchmark(
-        suite=chosen,
-        command=command,
-        machine=probe(),
-        versions=versions(),
-        kernel=identity(KERNEL),
-        evidence=evidence,
-        say=lambda line: said.print(line, style="yellow", markup=False),
-    )
-    with bar(f"bench {suite}") as advance:
-        path, detail = benchmark.run(out / FOLDER, limit_s=limit_s, fresh=fresh, progress=advance)
-    return Stored(path, f"suite {suite}, {detail}")
+
+    def measure(keeper: Keeper) -> Body:
+        with bar(f"bench {suite}") as advance:
+            return run_suite(suite, progress=advance, machine=probe(), limit_s=limit_s, keeper=keeper)
+
+    names = [spec.id for spec in chosen.rows]
+    bench = _resumable(f"bench.{suite}", names, (chosen.rows, chosen.rounds), measure, command, evidence)
+    done = bench.run(out / FOLDER, fresh=fresh)
+    return Stored(done.path, f"suite {suite}, {done.detail}")
 
 
-def record_profile(command: str, evidence: Root = EVIDENCE) -> Stored:
-    """Nsight Compute on stock and ours."""
+def record_profile(
+    command: str, evidence: Root = EVIDENCE, out: Path = Path("out"), fresh: bool = False, plan: str = "ncu"
+) -> Stored:
+    """Nsight Compute on stock and ours. Goes on as ``record_bench`` does."""
     require_cuda()
-    from upstream_patch.measure.ncu import profile
+    from upstream_patch.measure.ncu import by_weights, profile
+    from upstream_patch.measure.suites import profile_plan
 
-    with bar("profile") as advance:
-        body, raw = profile(progress=advance)
-    return Stored(_store(body, command, evidence, raw), f"{len(body.launches)} launches")
+    def measure(keeper: Keeper) -> Body:
+        with bar("profile") as advance:
+            return profile(plan, progress=advance, keeper=keeper)
+
+    planned = profile_plan(plan)
+    names = list(by_weights(planned))
+    run = _resumable(f"profile.{plan}", names, planned, measure, command, evidence, words="profiles")
+    done = run.run(out / FOLDER, fresh=fresh)
+    return Stored(done.path, done.detail)
 
 
 def record_sanitizer(command: str, evidence: Root = EVIDENCE, keep: Path | None = None) -> Stored:
@@ -129,14 +136,19 @@ def record_sanitizer(command: str, evidence: Root = EVIDENCE, keep: Path | None 
     return Stored(path, f"{tools} clean on {len(body.launched)} launches, {planted} planted faults found")
 
 
-def record_peers(command: str, evidence: Root = EVIDENCE) -> Stored:
-    """PyTorch's prepacked int4 against our kernel; every row's two results are checked in the same run."""
+def record_peers(command: str, evidence: Root = EVIDENCE, out: Path = Path("out"), fresh: bool = False) -> Stored:
+    """PyTorch's prepacked int4 against our kernel; every row's two results are checked in the same run. Goes on as
+    ``record_bench`` does."""
     require_commit(host_id(probe()), versions())
-    from upstream_patch.measure.peers import run_peers
+    from upstream_patch.measure.peers import PEER, ROUNDS, problems, run_peers
 
-    with bar("peers") as advance:
-        body = run_peers(progress=advance)
-    return Stored(_store(body, command, evidence), f"{body.peer}, {len(body.rows)} rows")
+    def measure(keeper: Keeper) -> Body:
+        with bar("peers") as advance:
+            return run_peers(progress=advance, keeper=keeper)
+
+    names = [problem.id for problem in problems()]
+    done = _resumable("peers", names, (names, ROUNDS), measure, command, evidence).run(out / FOLDER, fresh=fresh)
+    return Stored(done.path, f"{PEER}, {done.detail}")
 
 
 def record_decode(
@@ -145,24 +157,28 @@ def record_decode(
     batches: Sequence[int],
     evidence: Root = EVIDENCE,
     limit_s: float = math.inf,
+    out: Path = Path("out"),
+    fresh: bool = False,
 ) -> Stored:
     """Batched decode of whole models; every arm's step is checked against dense weights in the same run. A wrong
-    answer is raised once the other rows are stored.
+    answer is raised once the other rows are stored. Goes on as ``record_bench`` does.
 
     Three quarters of ``limit_s`` seconds are for rows, the rest is for the last row to end and for the traces.
     """
     require_cuda()
-    from upstream_patch.measure.decode import run_decode
-    from upstream_patch.measure.decode.run import WRONG
+    from upstream_patch.measure.decode import TRACES, plan, run_decode
+    from upstream_patch.measure.decode.run import ROUNDS, WRONG
 
-    with bar("decode") as advance:
-        body = run_decode(models, batches, machine=probe(), progress=advance, limit_s=limit_s)
-    path = _store(body, command, evidence)
-    if wrong := [note for note in body.notes if note.startswith(WRONG)]:
-        raise UserError(f"{wrong[0]} ({len(wrong)} such rows; the others are in {path})")
-    left_out = len(models) * len(batches) - len(body.rows)
-    detail = f"decode of {', '.join(model.name for model in body.models)}, {len(body.rows)} rows"
-    return Stored(path, detail + (f", {left_out} left out (see its notes)" if left_out else ""))
+    def measure(keeper: Keeper) -> Body:
+        with bar("decode") as advance:
+            return run_decode(models, batches, machine=probe(), progress=advance, limit_s=limit_s, keeper=keeper)
+
+    asked = (tuple(models), tuple(batches), ROUNDS)
+    decode = _resumable("decode", plan(models, batches), asked, measure, command, evidence, beside=(TRACES,))
+    done = decode.run(out / FOLDER, fresh=fresh)
+    if wrong := [note for note in getattr(done.body, "notes", ()) if note.startswith(WRONG)]:
+        raise UserError(f"{wrong[0]} ({len(wrong)} such rows; the others are in {done.path})")
+    return Stored(done.path, f"decode of {', '.join(models)}, {done.detail}")
 
 
 def record_wheel(
@@ -223,6 +239,34 @@ def record_build(
 def record_metal(body: Body, command: str, evidence: Root = EVIDENCE, raw: Mapping[str, bytes] | None = None) -> Path:
     """What was measured of the staged Metal kernels on this Mac."""
     return _store(body, command, evidence, raw, METAL)
+
+
+def _resumable(
+    name: str,
+    plan: Sequence[str],
+    asked: object,
+    measure: Callable[[Keeper], Body],
+    command: str,
+    evidence: Root,
+    **about: Any,
+) -> Measurement:
+    """A measurement of our CUDA kernel on this machine, as it is now."""
+    from upstream_patch.resuming import Measurement
+
+    said = Console(stderr=True)
+    return Measurement(
+        name=name,
+        plan=plan,
+        asked=asked,
+        measure=measure,
+        command=command,
+        machine=probe(),
+        versions=versions(),
+        kernel=identity(KERNEL),
+        evidence=evidence,
+        say=lambda line: said.print(line, style="yellow", markup=False),
+        **about,
+    )
 
 
 def _store(

@@ -21,13 +21,13 @@ import pytest
 
 from upstream_patch.machine import Gpu, Machine
 from upstream_patch.measure import bench, inputs, suites
-from upstream_patch.measure.journal import Journal
 from upstream_patch.measure.probe import ReadProbe, Shape
 from upstream_patch.measure.suites import Spec, Suite
 from upstream_patch.problem import Problem
+from upstream_patch.records.journal import Journal
 from upstream_patch.records.schema import BenchBody, BenchRow, Check, KernelIdentity, NcuBody, Protocol
 from upstream_patch.records.store import load_all, put_in_place, verify, write
-from upstream_patch.resuming import Benchmark
+from upstream_patch.resuming import Measurement
 
 KERNEL = KernelIdentity(name="small_m", hash="ab" * 32)
 GPU = Gpu(name="Simulated", vendor="nvidia", multiprocessors=1, l2_bytes=1000)
@@ -89,9 +89,12 @@ def simulate(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(inputs, "make_weights", void)
 
 
-def benchmark(evidence: Path, say: Callable[[str], None], **changes: Any) -> Benchmark:
+def benchmark(evidence: Path, say: Callable[[str], None], **changes: Any) -> Measurement:
     given: dict[str, Any] = {
-        "suite": SUITE,
+        "name": f"bench.{SUITE.name}",
+        "plan": [spec.id for spec in SUITE.rows],
+        "asked": SUITE.rows,
+        "measure": lambda keeper: bench.run_suite(SUITE.name, machine=MACHINE, keeper=keeper),
         "command": "bench",
         "machine": MACHINE,
         "versions": {"commit": "a"},
@@ -99,7 +102,7 @@ def benchmark(evidence: Path, say: Callable[[str], None], **changes: Any) -> Ben
         "evidence": evidence,
         "say": say,
     }
-    return Benchmark(**(given | changes))
+    return Measurement(**(given | changes))
 
 
 def killed(work: Callable[[], None], after_s: float, ready: Callable[[], bool] = lambda: True) -> bool:
@@ -165,7 +168,7 @@ def rows_known(out: Path, number: int) -> bool:
 def waiting(out: Path) -> list[str]:
     """Rows that are in no record yet."""
     earlier = Journal(out / f"bench.{SUITE.name}.jsonl").read()
-    return [one.fact_stem for one in earlier.rows] if earlier else []
+    return [unit.name for unit in earlier.units] if earlier else []
 
 
 def stems(evidence: Path) -> list[str]:

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from upstream_patch.errors import UserError
-from upstream_patch.measure import bench, journal
+from upstream_patch.measure import bench
 from upstream_patch.measure.checked import WrongResult
-from upstream_patch.measure.journal import FOLDER, Journal
+from upstream_patch.records import journal
+from upstream_patch.records.journal import FOLDER, Journal
 from upstream_patch.records.schema import BenchBody
 from upstream_patch.records.store import load_all, verify
 
@@ -47,10 +48,8 @@ class Place:
         self.said: list[str] = []
 
     def run(self, fresh: bool = False, **changes: Any) -> tuple[Path, str]:
-        found: tuple[Path, str] = self.fake.benchmark(self.evidence, self.said.append, **changes).run(
-            self.out, fresh=fresh
-        )
-        return found
+        done = self.fake.benchmark(self.evidence, self.said.append, **changes).run(self.out, fresh=fresh)
+        return done.path, done.detail
 
     def bodies(self) -> list[BenchBody]:
         assert verify(self.evidence) == []
@@ -193,7 +192,7 @@ def test_a_kill_after_the_record_was_stored_repeats_no_row(place: Place, monkeyp
     with pytest.raises(KeyboardInterrupt):
         place.run()
     monkeypatch.undo()
-    path, detail = place.fake.benchmark(place.evidence, place.said.append).run(place.out)
+    path, detail = place.run()
     assert detail == "all 10 rows were measured already"
     assert path == place.evidence / "records" / "simulated" / path.name and path.is_file()
     assert place.rows() == [IDS]
@@ -241,7 +240,7 @@ def test_a_line_that_was_cut_off_counts_for_nothing(place: Place, monkeypatch: p
     place.run()
     assert sorted(len(rows) for rows in place.rows()) == [4, 6]
     for damaged in (
-        data.replace(b'"row"', b'"raw"'),
+        data.replace(b'"unit"', b'"unix"'),
         data.replace(b'"kind": "bench"', b'"kind": "ncu"'),
         b"\n",
         b"{}\n",
@@ -262,5 +261,5 @@ def test_a_wrong_result_leaves_no_rows_to_go_on_with(place: Place, monkeypatch: 
 
 
 def test_two_benchmarks_do_not_share_a_folder(place: Place) -> None:
-    with journal.opened(place.out, "tiny"), pytest.raises(UserError, match="another benchmark is running"):
+    with journal.opened(place.out, "tiny"), pytest.raises(UserError, match="another measurement is running"):
         place.run()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Evidence = Annotated[Path, typer.Option(help="Folder of the records.")]
 Out = Annotated[Path, typer.Option(help="Folder that drafts are written to.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on where a run stopped: measure all of it.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Check = Annotated[bool, typer.Option("--check", help="Change nothing; fail where the file differs.")]
 Suite = Annotated[

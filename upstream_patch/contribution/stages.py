@@ -113,7 +113,7 @@ def _sanitize(context: Context) -> Stored:
 def _peers(context: Context) -> Stored:
     from upstream_patch.recording import record_peers
 
-    return record_peers(context.command, context.evidence)
+    return record_peers(context.command, context.evidence, context.out)
 
 
 def _wheel(context: Context) -> Stored:
@@ -131,14 +131,14 @@ def _bench(context: Context) -> Stored:
 def _profile(context: Context) -> Stored:
     from upstream_patch.recording import record_profile
 
-    return record_profile(context.command, context.evidence)
+    return record_profile(context.command, context.evidence, context.out)
 
 
 def _decode(context: Context) -> Stored:
     from upstream_patch.measure.decode.shapes import BATCHES, SHAPES
     from upstream_patch.recording import record_decode
 
-    return record_decode(context.command, tuple(SHAPES), BATCHES, context.evidence)
+    return record_decode(context.command, tuple(SHAPES), BATCHES, context.evidence, out=context.out)
 
 
 def _verify(context: Context) -> Result:

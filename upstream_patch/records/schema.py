@@ -194,6 +194,8 @@ class NcuBody(Model):
     kind: Literal["ncu"] = "ncu"
     ncu_version: str
     launches: list[NcuLaunch]
+    notes: list[str] = []
+    """Which weights of the plan were not profiled, and why."""
 
 
 class Sanitized(Model):
