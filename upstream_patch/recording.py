@@ -17,7 +17,7 @@ from upstream_patch.records.journal import FOLDER
 from upstream_patch.records.keeping import Keeper
 from upstream_patch.records.kernel_hash import METAL, identity
 from upstream_patch.records.provenance import require_commit
-from upstream_patch.records.schema import Body
+from upstream_patch.records.schema import Body, CorrectnessBody, SanitizerBody
 from upstream_patch.records.store import EVIDENCE, Root, write
 from upstream_patch.terminal import bar
 
@@ -51,18 +51,34 @@ def require_cuda() -> None:
 
 
 def record_correctness(
-    command: str, evidence: Root = EVIDENCE, full: bool = False, limit_s: float = math.inf
+    command: str,
+    evidence: Root = EVIDENCE,
+    full: bool = False,
+    limit_s: float = math.inf,
+    out: Path = Path("out"),
+    fresh: bool = False,
 ) -> Stored:
-    """The matrix, or as much of the whole cross as starts in time.
+    """The matrix, or as much of the whole cross as starts in time. Goes on where a run was stopped, unless ``fresh``.
 
     A wrong case is stored too, and then raised: evidence of a fault is evidence.
     """
     require_cuda()
     from upstream_patch.correctness import failures, run_matrix
+    from upstream_patch.correctness.run import planned
 
-    with bar("correctness") as advance:
-        body = run_matrix(progress=advance, full=full, limit_s=limit_s)
-    path = _store(body, command, evidence)
+    names = [case.id for case in planned(full)[0]]
+    bodies: list[CorrectnessBody] = []
+
+    def measure(keeper: Keeper) -> Body:
+        with bar("correctness") as advance:
+            bodies.append(run_matrix(progress=advance, full=full, limit_s=limit_s, keeper=keeper))
+        return bodies[0]
+
+    matrix = _resumable("correctness", names, (names, full), measure, command, evidence, words="cases", parts=False)
+    path, detail, _ = matrix.run(out / FOLDER, fresh=fresh)
+    if not bodies:
+        return Stored(path, detail)
+    (body,) = bodies
     wrong = failures(body)
     if wrong:
         raise UserError(f"{len(wrong)} complaints about {len(body.cases)} cases, first: {wrong[0]} ({path})")
@@ -120,14 +136,31 @@ def record_profile(
     return Stored(done.path, done.detail)
 
 
-def record_sanitizer(command: str, evidence: Root = EVIDENCE, keep: Path | None = None) -> Stored:
-    """compute-sanitizer on the kernel outside MLX. What it finds is stored too, and then raised."""
+def record_sanitizer(
+    command: str,
+    evidence: Root = EVIDENCE,
+    keep: Path | None = None,
+    out: Path = Path("out"),
+    fresh: bool = False,
+) -> Stored:
+    """compute-sanitizer on the kernel outside MLX. What it finds is stored too, and then raised. Goes on where a run was
+    stopped, unless ``fresh``."""
     require_commit(host_id(probe()), versions())
-    from upstream_patch.correctness.sanitize import faults, sanitize
+    from upstream_patch.correctness.sanitize import faults, jobs, sanitize
 
-    with bar("sanitize") as advance:
-        body, logs = sanitize(progress=advance, keep=keep)
-    path = _store(body, command, evidence, logs)
+    bodies: list[SanitizerBody] = []
+
+    def measure(keeper: Keeper) -> Body:
+        with bar("sanitize") as advance:
+            bodies.append(sanitize(progress=advance, keep=keep, keeper=keeper))
+        return bodies[0]
+
+    names = list(jobs())
+    runs = _resumable("sanitize", names, names, measure, command, evidence, words="runs", parts=False)
+    path, detail, _ = runs.run(out / FOLDER, fresh=fresh)
+    if not bodies:
+        return Stored(path, detail)
+    (body,) = bodies
     found = faults(body)
     if found:
         raise UserError(f"{'; '.join(found)} ({path})")

@@ -100,7 +100,7 @@ class Measurement:
                 log.begin(self.state, self.command, stored | dict.fromkeys(keeper.units, path.stem))
             else:
                 log.end()
-        detail = self._count(keeper.units)
+        detail = self._count(keeper.units.keys() - set(self.beside))
         if keeper.stopped is not None:
             left = self._count(keeper.waiting)
             said = f"{why(keeper.stopped)}: {left}; {detail} are in {path}; the same command goes on"
@@ -161,8 +161,8 @@ class Measurement:
 
     def _of(self, names: Collection[str]) -> str:
         """3 of 10 rows."""
-        counted = [name for name in names if name not in self.beside]
-        return f"{len(counted)} of {len(self.plan) - len(self.beside)} {self.words}"
+        counted, planned = ([name for name in those if name not in self.beside] for those in (names, self.plan))
+        return f"{len(counted)} of {len(planned)} {self.words}"
 
     def _changed(self, earlier: Unfinished) -> bool:
         changed = earlier.state.differences(self.state)

@@ -95,11 +95,13 @@ def measured(
     return keeper
 
 
-def test_a_run_measures_every_arm_of_every_row(built: models.Built) -> None:
+def test_a_run_measures_every_arm_of_every_row(built: models.Built, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
     keeper = measured(built, [2, 1], tick=lambda: steps.append(1))
     assert ([row.batch for row in keeper.items("rows")], keeper.notes, len(steps)) == ([1, 2], [], 2)
     (model,) = {one.model_dump_json(): one for one in keeper.items("models")}.values()
+    monkeypatch.setattr(run, "named", lambda _: built)
+    assert run.described("tiny") == model
     assert [(one.k, one.n) for one in model.problems] == [*LAYER, (64, 192)]
     assert model.step_bytes == sum(Problem(m=1, k=k, n=n).packed_bytes for k, n in [*LAYER, (64, 192)])
     for row in keeper.items("rows"):

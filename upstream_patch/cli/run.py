@@ -71,11 +71,13 @@ def correctness(
     evidence: Evidence = EVIDENCE,
     full: Annotated[bool, typer.Option("--full", help="Every format with every M, dtype, layout and shape.")] = False,
     minutes: Annotated[float | None, typer.Option(min=0.1, help="With --full: start no further case after it.")] = None,
+    out: Out = OUT,
+    fresh: Fresh = False,
 ) -> None:
-    """Run the matrix on this machine's CUDA GPU and record it."""
+    """Run the matrix on this machine's CUDA GPU and record it. A run that was stopped is gone on with."""
     from upstream_patch.recording import record_correctness
 
-    stored = record_correctness(command_line(), evidence, full, _seconds(minutes))
+    stored = record_correctness(command_line(), evidence, full, _seconds(minutes), out, fresh)
     print(f"{stored.detail}: {stored.path}")
 
 
@@ -136,11 +138,12 @@ def profile(evidence: Evidence = EVIDENCE, out: Out = OUT, fresh: Fresh = False)
 
 
 @app.command()
-def sanitize(evidence: Evidence = EVIDENCE, out: Out = OUT) -> None:
-    """Run our kernel under compute-sanitizer's tools, outside MLX, and record it. Needs no MLX."""
+def sanitize(evidence: Evidence = EVIDENCE, out: Out = OUT, fresh: Fresh = False) -> None:
+    """Run our kernel under compute-sanitizer's tools, outside MLX, and record it. Needs no MLX. A run that was stopped
+    is gone on with."""
     from upstream_patch.recording import record_sanitizer
 
-    stored = record_sanitizer(command_line(), evidence, out / "sanitize")
+    stored = record_sanitizer(command_line(), evidence, out / "sanitize", out, fresh)
     print(f"{stored.detail}: {stored.path}")
 
 

@@ -92,7 +92,7 @@ def _committed(kind: str, context: Context, missing: MissingTool) -> Result:
 def _correctness(context: Context) -> Stored:
     from upstream_patch.recording import record_correctness
 
-    return record_correctness(context.command, context.evidence)
+    return record_correctness(context.command, context.evidence, out=context.out)
 
 
 def _simulate(context: Context) -> Result:
@@ -107,7 +107,7 @@ def _simulate(context: Context) -> Result:
 def _sanitize(context: Context) -> Stored:
     from upstream_patch.recording import record_sanitizer
 
-    return record_sanitizer(context.command, context.evidence, context.out / "sanitize")
+    return record_sanitizer(context.command, context.evidence, context.out / "sanitize", context.out)
 
 
 def _peers(context: Context) -> Stored:

@@ -140,20 +140,28 @@ class Journal:
         self._size, self.kept = len(text.encode()), []
 
     def opening(self, body: Body) -> None:
-        self._append({"opening": body.model_dump()})
+        self._append([{"opening": body.model_dump()}])
 
-    def unit(self, unit: Unit) -> None:
-        """Raises CannotKeep where the disk is full; the units before are still there."""
-        items = {name: _plain(value) for name, value in unit.items.items()}
-        self._append({"unit": unit.name, "items": items, "raw": dict(unit.raw)})
-        self.kept.append(unit.name)
+    def units(self, units: Sequence[Unit]) -> None:
+        """Raises CannotKeep where the disk is full; the units before these are still there."""
+        self._append(
+            [
+                {
+                    "unit": unit.name,
+                    "items": {name: _plain(value) for name, value in unit.items.items()},
+                    "raw": dict(unit.raw),
+                }
+                for unit in units
+            ]
+        )
+        self.kept += [unit.name for unit in units]
 
     def end(self) -> None:
         """Every unit is in a record."""
         self.path.unlink(missing_ok=True)
 
-    def _append(self, what: dict[str, Any]) -> None:
-        data = _text(what).encode()
+    def _append(self, lines: Sequence[dict[str, Any]]) -> None:
+        data = "".join(map(_text, lines)).encode()
         try:
             with self.path.open("r+b") as file:
                 file.truncate(self._size)  # a line that was cut off

@@ -71,9 +71,16 @@ class Keeper:
 
     def keep(self, name: str, raw: Mapping[str, str] | None = None, **items: Any) -> None:
         """A unit is finished (``Unit``). Raises CannotKeep; it is in this run's record all the same."""
-        self.units[name] = Unit(name, items, raw or {})
-        if self.journal is not None:
-            self.journal.unit(self.units[name])
+        self._keep([Unit(name, items, raw or {})])
+
+    def keep_all(self, units: Mapping[str, Mapping[str, Any]]) -> None:
+        """Several units that ended together: name -> ``Unit.items``."""
+        self._keep([Unit(name, items) for name, items in units.items()])
+
+    def _keep(self, units: Sequence[Unit]) -> None:
+        self.units.update((unit.name, unit) for unit in units)
+        if self.journal is not None and units:
+            self.journal.units(units)
 
     def items(self, name: str) -> list[Any]:
         """What the finished units give one list of the body, in the order of the plan."""
