@@ -94,17 +94,19 @@ def record_bench(
     out: Path = Path("out"),
     fresh: bool = False,
 ) -> Stored:
-    """One benchmark suite; every row's result is checked in the same run.
+    """One benchmark suite, on the machine that it is for; every row's result is checked in the same run.
 
     No row starts after ``limit_s`` seconds; what is compiled ahead is not counted. Goes on where a run stopped that did
     not end, unless ``fresh`` (``resuming.Measurement.run``).
     """
-    require_cuda()
     from upstream_patch.correctness import Case, compile_ahead
     from upstream_patch.measure.bench import run_suite
     from upstream_patch.measure.suites import suite as known
 
     chosen = known(suite)
+    if chosen.where == "m5":
+        return record_request(command, evidence)
+    require_cuda()
     compile_ahead([Case("bench", spec.problem) for spec in chosen.rows])
 
     def measure(keeper: Keeper) -> Body:
@@ -115,6 +117,23 @@ def record_bench(
     bench = _resumable(f"bench.{suite}", names, (chosen.rows, chosen.rounds), measure, command, evidence)
     done = bench.run(out / FOLDER, fresh=fresh)
     return Stored(done.path, f"suite {suite}, {done.detail}")
+
+
+def record_request(command: str, evidence: Root = EVIDENCE, raw: Mapping[str, bytes] | None = None) -> Stored:
+    """The Metal request's operators on this Mac. Raises MissingTool where it is no M5."""
+    from upstream_patch.contribution.m5 import need_record
+    from upstream_patch.measure.m5.operators import run_table
+    from upstream_patch.measure.suites import REQUEST_METAL
+
+    try:
+        gpu = need_record()
+    except MissingTool as error:
+        raise MissingTool(
+            f"suite {REQUEST_METAL.name} runs on an M5 only, and here is {error.what}", error.fix
+        ) from None
+    with bar("operators") as advance:
+        body = run_table(gpu, progress=advance)
+    return Stored(record_metal(body, command, evidence, raw), f"{len(body.rows)} operators")
 
 
 def record_profile(
@@ -143,8 +162,8 @@ def record_sanitizer(
     out: Path = Path("out"),
     fresh: bool = False,
 ) -> Stored:
-    """compute-sanitizer on the kernel outside MLX. What it finds is stored too, and then raised. Goes on where a run was
-    stopped, unless ``fresh``."""
+    """compute-sanitizer on the kernel outside MLX. What it finds is stored too, and then raised. Goes on where a run
+    was stopped, unless ``fresh``."""
     require_commit(host_id(probe()), versions())
     from upstream_patch.correctness.sanitize import faults, jobs, sanitize
 

@@ -95,6 +95,9 @@ class Measurement:
                 raise self._stop(error, f"{why(error)}: no record; {kept}; the same command goes on") from None
             if not keeper.units:
                 raise UserError(f"nothing was measured: {'; '.join(keeper.notes)}")
+            if taken:
+                of = f"{self._of([unit.name for unit in taken])} are of an earlier run in this state that was stopped"
+                body = body.model_copy(update={"notes": [*getattr(body, "notes", ()), of]})
             path = self._store(log, keeper, body)
             if keeper.waiting and self.parts:
                 log.begin(self.state, self.command, stored | dict.fromkeys(keeper.units, path.stem))

@@ -162,7 +162,7 @@ def test_rows_of_another_state_are_not_gone_on_with(
     with pytest.raises(RuntimeError):
         place.run()
     monkeypatch.setattr(bench, "_row", measured.row)
-    given = {
+    given: dict[str, Any] = {
         name: value if name == "versions" else {"kernel": KERNEL, "machine": MACHINE}[name].model_copy(update=value)
         for name, value in changes.items()
     }

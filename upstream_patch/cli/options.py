@@ -21,7 +21,10 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on where a run s
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Check = Annotated[bool, typer.Option("--check", help="Change nothing; fail where the file differs.")]
 Suite = Annotated[
-    str, typer.Option(help="Problems: small-m, formats, formats-full, models, boundary, or smoke (seconds).")
+    str,
+    typer.Option(
+        help="Problems: small-m, formats, formats-full, models, boundary, smoke (seconds), or request-metal (M5)."
+    ),
 ]
 EVIDENCE = Path("evidence")
 OUT = Path("out")

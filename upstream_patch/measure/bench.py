@@ -84,6 +84,8 @@ def run_suite(
     when the device cannot be timed.
     """
     chosen = suite(name)
+    if chosen.where != "cuda":
+        raise UserError(f"suite {name} is not for CUDA: `upstream-patch bench --suite {name}` says where it runs")
     deadline = time.monotonic() + limit_s
     keeper = keeper or Keeper([spec.id for spec in chosen.rows])
     opened = open_device(machine or prober.probe())
