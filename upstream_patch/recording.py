@@ -128,9 +128,7 @@ def record_request(command: str, evidence: Root = EVIDENCE, raw: Mapping[str, by
     try:
         gpu = need_record()
     except MissingTool as error:
-        raise MissingTool(
-            f"suite {REQUEST_METAL.name} runs on an M5 only, and here is {error.what}", error.fix
-        ) from None
+        raise MissingTool(f"suite {REQUEST_METAL.name} runs on an M5 only ({error.what})", error.fix) from None
     with bar("operators") as advance:
         body = run_table(gpu, progress=advance)
     return Stored(record_metal(body, command, evidence, raw), f"{len(body.rows)} operators")
