@@ -163,7 +163,7 @@ def record_sanitizer(
     """compute-sanitizer on the kernel outside MLX. What it finds is stored too, and then raised. Goes on where a run
     was stopped, unless ``fresh``."""
     require_commit(host_id(probe()), versions())
-    from upstream_patch.correctness.sanitize import faults, jobs, sanitize
+    from upstream_patch.correctness.sanitize import faults, find, jobs, sanitize, version_of
 
     bodies: list[SanitizerBody] = []
 
@@ -173,7 +173,8 @@ def record_sanitizer(
         return bodies[0]
 
     names = list(jobs())
-    runs = _resumable("sanitize", names, names, measure, command, evidence, words="runs", parts=False)
+    asked = (names, version_of(find()))
+    runs = _resumable("sanitize", names, asked, measure, command, evidence, words="runs", parts=False)
     path, detail, _ = runs.run(out / FOLDER, fresh=fresh)
     if not bodies:
         return Stored(path, detail)
@@ -191,13 +192,15 @@ def record_peers(command: str, evidence: Root = EVIDENCE, out: Path = Path("out"
     ``record_bench`` does."""
     require_commit(host_id(probe()), versions())
     from upstream_patch.measure.peers import PEER, ROUNDS, problems, run_peers
+    from upstream_patch.measure.torch_device import torch_here
 
     def measure(keeper: Keeper) -> Body:
         with bar("peers") as advance:
             return run_peers(progress=advance, keeper=keeper)
 
     names = [problem.id for problem in problems()]
-    done = _resumable("peers", names, (names, ROUNDS), measure, command, evidence).run(out / FOLDER, fresh=fresh)
+    asked = (names, ROUNDS, str(torch_here().__version__))
+    done = _resumable("peers", names, asked, measure, command, evidence).run(out / FOLDER, fresh=fresh)
     return Stored(done.path, f"{PEER}, {done.detail}")
 
 
@@ -223,12 +226,18 @@ def record_decode(
         with bar("decode") as advance:
             return run_decode(models, batches, machine=probe(), progress=advance, limit_s=limit_s, keeper=keeper)
 
-    asked = (tuple(models), tuple(batches), ROUNDS)
+    asked = ([(model, _files(Path(model))) for model in models], tuple(batches), ROUNDS)
     decode = _resumable("decode", plan(models, batches), asked, measure, command, evidence, beside=(TRACES,))
     done = decode.run(out / FOLDER, fresh=fresh)
     if wrong := [note for note in getattr(done.body, "notes", ()) if note.startswith(WRONG)]:
         raise UserError(f"{wrong[0]} ({len(wrong)} such rows; the others are in {done.path})")
     return Stored(done.path, f"decode of {', '.join(models)}, {done.detail}")
+
+
+def _files(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of what is in a model's folder; nothing where the model is none."""
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in found]
 
 
 def record_wheel(

@@ -89,7 +89,7 @@ class Measurement:
                 log.end()  # the units before it are of a kernel that is wrong
                 raise
             except (KeyboardInterrupt, CannotKeep) as error:
-                if self.parts or not log.kept:
+                if not log.kept:
                     raise
                 kept = f"{self._of(log.kept)} are kept in {log.path}"
                 raise self._stop(error, f"{why(error)}: no record; {kept}; the same command goes on") from None

@@ -189,7 +189,7 @@ def sanitize(
     """
     device = device or _device()
     program, runner = program or find(), runner or _run
-    version = _version(_checked(runner, [program, "--version"], PLANT_TIMEOUT_S).stdout)
+    version = version_of(program, runner)
     launched = exact.launched(device)
     planned = jobs()
     keeper = keeper or Keeper(list(planned))
@@ -309,6 +309,11 @@ def _checked(runner: Runner, command: Sequence[str], timeout_s: float) -> subpro
         raise SanitizerFailed(
             f"{' '.join(command[1:3])} took more than {timeout_s:.0f} s and was stopped: see what else uses the GPU"
         ) from error
+
+
+def version_of(program: str, runner: Runner | None = None) -> str:
+    """Raises MissingTool, or SanitizerFailed where it is another program."""
+    return _version(_checked(runner or _run, [program, "--version"], PLANT_TIMEOUT_S).stdout)
 
 
 def _version(said: str) -> str:
