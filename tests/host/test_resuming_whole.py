@@ -100,9 +100,13 @@ def test_another_kernel_starts_anew(sanitizing: Sanitizing) -> None:
 
 
 def test_a_tool_that_fails_later_loses_no_finished_run(sanitizing: Sanitizing) -> None:
+    (journal,) = sanitizing.out.iterdir()
+    with journal.open("ab") as file:
+        file.write(b'{"unit": "' + b"a line that was cut off" * 10_000)
     sanitizing.stop = sanitize.SanitizerFailed("the GPU is gone")
     sanitizing.run()
     assert sanitizing.said[-1] == "the GPU is gone"
+    assert journal.read_bytes().endswith(b"}\n")
     sanitizing.stop = None
     sanitizing.run()
     assert sanitizing.said[0].startswith(f"going on: {2 * DONE} of {len(JOBS)} runs are in ")
