@@ -112,6 +112,32 @@ def test_what_is_wrong_is_raised_once_the_rest_is_stored(
     assert len(synthetic.load()) == 1
 
 
+def test_a_stopped_run_goes_on_and_traces_what_both_measured(
+    synthetic: Any, no_gpu: list[list[int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured = run._row
+
+    def stops(built: Any, batch: int, *rest: Any) -> Any:
+        if batch == 1:
+            raise KeyboardInterrupt
+        return measured(built, batch, *rest)
+
+    monkeypatch.setattr(run, "_row", stops)
+    with pytest.raises(KeyboardInterrupt):
+        recording.record_decode("x", ["small"], [1, 8], synthetic.root, out=tmp_path)
+    body = body_of(synthetic)
+    assert [row.batch for row in body.rows] == [8]
+    missing = [f"not run, stopped by Ctrl-C: {name}" for name in ("small.B1", "traces")]
+    assert [note for note in body.notes if note.startswith("not run")] == missing
+    assert no_gpu == []
+    monkeypatch.setattr(run, "_row", measured)
+    stored = recording.record_decode("x", ["small"], [1, 8], synthetic.root, out=tmp_path)
+    assert stored.detail == "decode of small, 1 rows"
+    assert no_gpu == [[1, 8]]
+    assert verify(synthetic.root) == []
+    assert sorted(row.batch for loaded in synthetic.load() for row in loaded.record.body.rows) == [1, 8]
+
+
 def test_mlx_failing_at_one_size_costs_that_size(
     synthetic: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
