@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import probe
 from upstream_patch.records import host_id, versions
+from upstream_patch.records.journal import FOLDER
+from upstream_patch.records.keeping import Keeper
 from upstream_patch.records.kernel_hash import METAL, identity
 from upstream_patch.records.provenance import require_commit
-from upstream_patch.records.schema import Body
+from upstream_patch.records.schema import Body, CorrectnessBody, SanitizerBody
 from upstream_patch.records.store import EVIDENCE, Root, write
 from upstream_patch.terminal import bar
 
 if TYPE_CHECKING:
+    from upstream_patch.resuming import Measurement
     from upstream_patch.series.building import Backend
 
 KERNEL = "small_m"
@@ -48,18 +51,34 @@ def require_cuda() -> None:
 
 
 def record_correctness(
-    command: str, evidence: Root = EVIDENCE, full: bool = False, limit_s: float = math.inf
+    command: str,
+    evidence: Root = EVIDENCE,
+    full: bool = False,
+    limit_s: float = math.inf,
+    out: Path = Path("out"),
+    fresh: bool = False,
 ) -> Stored:
-    """The matrix, or as much of the whole cross as starts in time.
+    """The matrix, or as much of the whole cross as starts in time. Goes on where a run was stopped, unless ``fresh``.
 
     A wrong case is stored too, and then raised: evidence of a fault is evidence.
     """
     require_cuda()
     from upstream_patch.correctness import failures, run_matrix
+    from upstream_patch.correctness.run import planned
 
-    with bar("correctness") as advance:
-        body = run_matrix(progress=advance, full=full, limit_s=limit_s)
-    path = _store(body, command, evidence)
+    names = [case.id for case in planned(full)[0]]
+    bodies: list[CorrectnessBody] = []
+
+    def measure(keeper: Keeper) -> Body:
+        with bar("correctness") as advance:
+            bodies.append(run_matrix(progress=advance, full=full, limit_s=limit_s, keeper=keeper))
+        return bodies[0]
+
+    matrix = _resumable("correctness", names, (names, full), measure, command, evidence, words="cases", parts=False)
+    path, detail, _ = matrix.run(out / FOLDER, fresh=fresh)
+    if not bodies:
+        return Stored(path, detail)
+    (body,) = bodies
     wrong = failures(body)
     if wrong:
         raise UserError(f"{len(wrong)} complaints about {len(body.cases)} cases, first: {wrong[0]} ({path})")
@@ -75,52 +94,91 @@ def record_bench(
     out: Path = Path("out"),
     fresh: bool = False,
 ) -> Stored:
-    """One benchmark suite; every row's result is checked in the same run.
+    """One benchmark suite, on the machine that it is for; every row's result is checked in the same run.
 
     No row starts after ``limit_s`` seconds; what is compiled ahead is not counted. Goes on where a run stopped that did
-    not end, unless ``fresh`` (``resuming.Benchmark.run``).
+    not end, unless ``fresh`` (``resuming.Measurement.run``).
     """
-    require_cuda()
     from upstream_patch.correctness import Case, compile_ahead
-    from upstream_patch.measure.journal import FOLDER
+    from upstream_patch.measure.bench import run_suite
     from upstream_patch.measure.suites import suite as known
-    from upstream_patch.resuming import Benchmark
 
     chosen = known(suite)
-    compile_ahead([Case("bench", spec.problem) for spec in chosen.rows])
-    said = Console(stderr=True)
-    benchmark = Benchmark(
-        suite=chosen,
-        command=command,
-        machine=probe(),
-        versions=versions(),
-        kernel=identity(KERNEL),
-        evidence=evidence,
-        say=lambda line: said.print(line, style="yellow", markup=False),
-    )
-    with bar(f"bench {suite}") as advance:
-        path, detail = benchmark.run(out / FOLDER, limit_s=limit_s, fresh=fresh, progress=advance)
-    return Stored(path, f"suite {suite}, {detail}")
-
-
-def record_profile(command: str, evidence: Root = EVIDENCE) -> Stored:
-    """Nsight Compute on stock and ours."""
+    if chosen.where == "m5":
+        return record_request(command, evidence)
     require_cuda()
-    from upstream_patch.measure.ncu import profile
+    compile_ahead([Case("bench", spec.problem) for spec in chosen.rows])
 
-    with bar("profile") as advance:
-        body, raw = profile(progress=advance)
-    return Stored(_store(body, command, evidence, raw), f"{len(body.launches)} launches")
+    def measure(keeper: Keeper) -> Body:
+        with bar(f"bench {suite}") as advance:
+            return run_suite(suite, progress=advance, machine=probe(), limit_s=limit_s, keeper=keeper)
+
+    names = [spec.id for spec in chosen.rows]
+    bench = _resumable(f"bench.{suite}", names, (chosen.rows, chosen.rounds), measure, command, evidence)
+    done = bench.run(out / FOLDER, fresh=fresh)
+    return Stored(done.path, f"suite {suite}, {done.detail}")
 
 
-def record_sanitizer(command: str, evidence: Root = EVIDENCE, keep: Path | None = None) -> Stored:
-    """compute-sanitizer on the kernel outside MLX. What it finds is stored too, and then raised."""
+def record_request(command: str, evidence: Root = EVIDENCE, raw: Mapping[str, bytes] | None = None) -> Stored:
+    """The Metal request's operators on this Mac. Raises MissingTool where it is no M5."""
+    from upstream_patch.contribution.m5 import need_record
+    from upstream_patch.measure.m5.operators import run_table
+    from upstream_patch.measure.suites import REQUEST_METAL
+
+    try:
+        gpu = need_record()
+    except MissingTool as error:
+        raise MissingTool(f"suite {REQUEST_METAL.name} runs on an M5 only ({error.what})", error.fix) from None
+    with bar("operators") as advance:
+        body = run_table(gpu, progress=advance)
+    return Stored(record_metal(body, command, evidence, raw), f"{len(body.rows)} operators")
+
+
+def record_profile(
+    command: str, evidence: Root = EVIDENCE, out: Path = Path("out"), fresh: bool = False, plan: str = "ncu"
+) -> Stored:
+    """Nsight Compute on stock and ours. Goes on as ``record_bench`` does."""
+    require_cuda()
+    from upstream_patch.measure.ncu import by_weights, profile
+    from upstream_patch.measure.suites import profile_plan
+
+    def measure(keeper: Keeper) -> Body:
+        with bar("profile") as advance:
+            return profile(plan, progress=advance, keeper=keeper)
+
+    planned = profile_plan(plan)
+    names = list(by_weights(planned))
+    run = _resumable(f"profile.{plan}", names, planned, measure, command, evidence, words="profiles")
+    done = run.run(out / FOLDER, fresh=fresh)
+    return Stored(done.path, done.detail)
+
+
+def record_sanitizer(
+    command: str,
+    evidence: Root = EVIDENCE,
+    keep: Path | None = None,
+    out: Path = Path("out"),
+    fresh: bool = False,
+) -> Stored:
+    """compute-sanitizer on the kernel outside MLX. What it finds is stored too, and then raised. Goes on where a run
+    was stopped, unless ``fresh``."""
     require_commit(host_id(probe()), versions())
-    from upstream_patch.correctness.sanitize import faults, sanitize
+    from upstream_patch.correctness.sanitize import faults, find, jobs, sanitize, version_of
 
-    with bar("sanitize") as advance:
-        body, logs = sanitize(progress=advance, keep=keep)
-    path = _store(body, command, evidence, logs)
+    bodies: list[SanitizerBody] = []
+
+    def measure(keeper: Keeper) -> Body:
+        with bar("sanitize") as advance:
+            bodies.append(sanitize(progress=advance, keep=keep, keeper=keeper))
+        return bodies[0]
+
+    names = list(jobs())
+    asked = (names, version_of(find()))
+    runs = _resumable("sanitize", names, asked, measure, command, evidence, words="runs", parts=False)
+    path, detail, _ = runs.run(out / FOLDER, fresh=fresh)
+    if not bodies:
+        return Stored(path, detail)
+    (body,) = bodies
     found = faults(body)
     if found:
         raise UserError(f"{'; '.join(found)} ({path})")
@@ -129,14 +187,21 @@ def record_sanitizer(command: str, evidence: Root = EVIDENCE, keep: Path | None 
     return Stored(path, f"{tools} clean on {len(body.launched)} launches, {planted} planted faults found")
 
 
-def record_peers(command: str, evidence: Root = EVIDENCE) -> Stored:
-    """PyTorch's prepacked int4 against our kernel; every row's two results are checked in the same run."""
+def record_peers(command: str, evidence: Root = EVIDENCE, out: Path = Path("out"), fresh: bool = False) -> Stored:
+    """PyTorch's prepacked int4 against our kernel; every row's two results are checked in the same run. Goes on as
+    ``record_bench`` does."""
     require_commit(host_id(probe()), versions())
-    from upstream_patch.measure.peers import run_peers
+    from upstream_patch.measure.peers import PEER, ROUNDS, problems, run_peers
+    from upstream_patch.measure.torch_device import torch_here
 
-    with bar("peers") as advance:
-        body = run_peers(progress=advance)
-    return Stored(_store(body, command, evidence), f"{body.peer}, {len(body.rows)} rows")
+    def measure(keeper: Keeper) -> Body:
+        with bar("peers") as advance:
+            return run_peers(progress=advance, keeper=keeper)
+
+    names = [problem.id for problem in problems()]
+    asked = (names, ROUNDS, str(torch_here().__version__))
+    done = _resumable("peers", names, asked, measure, command, evidence).run(out / FOLDER, fresh=fresh)
+    return Stored(done.path, f"{PEER}, {done.detail}")
 
 
 def record_decode(
@@ -145,24 +210,34 @@ def record_decode(
     batches: Sequence[int],
     evidence: Root = EVIDENCE,
     limit_s: float = math.inf,
+    out: Path = Path("out"),
+    fresh: bool = False,
 ) -> Stored:
     """Batched decode of whole models; every arm's step is checked against dense weights in the same run. A wrong
-    answer is raised once the other rows are stored.
+    answer is raised once the other rows are stored. Goes on as ``record_bench`` does.
 
     Three quarters of ``limit_s`` seconds are for rows, the rest is for the last row to end and for the traces.
     """
     require_cuda()
-    from upstream_patch.measure.decode import run_decode
-    from upstream_patch.measure.decode.run import WRONG
+    from upstream_patch.measure.decode import TRACES, plan, run_decode
+    from upstream_patch.measure.decode.run import ROUNDS, WRONG
 
-    with bar("decode") as advance:
-        body = run_decode(models, batches, machine=probe(), progress=advance, limit_s=limit_s)
-    path = _store(body, command, evidence)
-    if wrong := [note for note in body.notes if note.startswith(WRONG)]:
-        raise UserError(f"{wrong[0]} ({len(wrong)} such rows; the others are in {path})")
-    left_out = len(models) * len(batches) - len(body.rows)
-    detail = f"decode of {', '.join(model.name for model in body.models)}, {len(body.rows)} rows"
-    return Stored(path, detail + (f", {left_out} left out (see its notes)" if left_out else ""))
+    def measure(keeper: Keeper) -> Body:
+        with bar("decode") as advance:
+            return run_decode(models, batches, machine=probe(), progress=advance, limit_s=limit_s, keeper=keeper)
+
+    asked = ([(model, _files(Path(model))) for model in models], tuple(batches), ROUNDS)
+    decode = _resumable("decode", plan(models, batches), asked, measure, command, evidence, beside=(TRACES,))
+    done = decode.run(out / FOLDER, fresh=fresh)
+    if wrong := [note for note in getattr(done.body, "notes", ()) if note.startswith(WRONG)]:
+        raise UserError(f"{wrong[0]} ({len(wrong)} such rows; the others are in {done.path})")
+    return Stored(done.path, f"decode of {', '.join(models)}, {done.detail}")
+
+
+def _files(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of what is in a model's folder; nothing where the model is none."""
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in found]
 
 
 def record_wheel(
@@ -223,6 +298,34 @@ def record_build(
 def record_metal(body: Body, command: str, evidence: Root = EVIDENCE, raw: Mapping[str, bytes] | None = None) -> Path:
     """What was measured of the staged Metal kernels on this Mac."""
     return _store(body, command, evidence, raw, METAL)
+
+
+def _resumable(
+    name: str,
+    plan: Sequence[str],
+    asked: object,
+    measure: Callable[[Keeper], Body],
+    command: str,
+    evidence: Root,
+    **about: Any,
+) -> Measurement:
+    """A measurement of our CUDA kernel on this machine, as it is now."""
+    from upstream_patch.resuming import Measurement
+
+    said = Console(stderr=True)
+    return Measurement(
+        name=name,
+        plan=plan,
+        asked=asked,
+        measure=measure,
+        command=command,
+        machine=probe(),
+        versions=versions(),
+        kernel=identity(KERNEL),
+        evidence=evidence,
+        say=lambda line: said.print(line, style="yellow", markup=False),
+        **about,
+    )
 
 
 def _store(

@@ -1,94 +1,131 @@
-"""A benchmark that survives what stops it: its rows are kept as they come, and the next run goes on from there."""
+"""A measurement that survives what stops it: its units are kept as they come, and the next run goes on from there.
+
+Where a part of the units is a record in itself, what is left of a run that was killed is a record of that run, with its
+own conditions; the next run measures the other units, and stores a record of its own. Where only the whole is one (a
+matrix of cases), the units wait in the journal for the run that has them all.
+"""
 
 from __future__ import annotations
 
-import math
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any, NamedTuple
 
 from upstream_patch.errors import UserError
 from upstream_patch.machine import Machine
-from upstream_patch.measure import journal
-from upstream_patch.measure.bench import run_suite, why
 from upstream_patch.measure.checked import WrongResult
-from upstream_patch.measure.journal import Journal, State, Unfinished
-from upstream_patch.measure.steps import Progress
-from upstream_patch.measure.suites import Suite
-from upstream_patch.records import host_id
-from upstream_patch.records.schema import BenchBody, BenchRow, KernelIdentity
+from upstream_patch.records import host_id, journal
+from upstream_patch.records.journal import CannotKeep, Journal, State, Unfinished, Unit
+from upstream_patch.records.keeping import Keeper, assembled, attachments, why
+from upstream_patch.records.schema import Body, KernelIdentity
 from upstream_patch.records.store import RecordError, Root, folder_of, readable, write
 
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Benchmark:
-    """A suite on this machine, and where its record goes."""
+class Finished(NamedTuple):
+    path: Path
+    detail: str
+    """What this run added, in words."""
+    body: Body | None
+    """Of the record; None where nothing was left to measure."""
 
-    suite: Suite
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured on this machine, and where its record goes."""
+
+    name: str
+    """Of its journal."""
+    plan: Sequence[str]
+    """Names of all units, in the order in which a record has them."""
+    asked: object
+    """What the units depend on, beside the state of the machine (``State.of``)."""
+    measure: Callable[[Keeper], Body]
+    """Measure what the keeper does not skip; the body has ``keeper.notes`` among its notes where it has any."""
     command: str
     machine: Machine
     versions: Mapping[str, str]
     kernel: KernelIdentity
     evidence: Root
     say: Say
+    words: str = "rows"
+    """What the units are."""
+    beside: tuple[str, ...] = ()
+    """Units that are named, not counted with the others."""
+    parts: bool = True
+    """A record may hold a part of the units."""
 
     @property
     def state(self) -> State:
-        return State.of(self.suite, self.kernel, self.machine, self.versions)
+        return State.of(self.name, self.asked, self.kernel, self.machine, self.versions)
 
-    def run(
-        self, folder: Path, *, limit_s: float = math.inf, fresh: bool = False, progress: Progress | None = None
-    ) -> tuple[Path, str]:
-        """Measure the rows that no earlier run of the same state has, and store them: the record, and what is in it.
+    def run(self, folder: Path, *, fresh: bool = False) -> Finished:
+        """Measure the units that no earlier run of the same state has, and store them.
 
-        ``folder`` holds the rows meanwhile. What a killed run left there becomes a record of that run first. ``fresh``:
-        measure every row again all the same. Where Ctrl-C or SIGTERM stopped the run, KeyboardInterrupt is raised once
-        its rows are stored. Raises UserError when a row or the record cannot be written; complete rows wait in the
-        folder for the next run.
+        ``folder`` holds the units meanwhile. What a killed run left there becomes a record of that run first, or where
+        a part is none, of this one. ``fresh``: measure every unit again all the same. Where Ctrl-C or SIGTERM stopped
+        the run, KeyboardInterrupt is raised once its units are stored. Raises UserError when a unit or the record
+        cannot be written; finished units wait in the folder for the next run.
         """
-        with journal.opened(folder, self.suite.name) as log, _sigterm():
-            stored = {} if (earlier := self._take_up(log)) is None or fresh else self._held(*earlier)
-            if len(stored) == len(self.suite.rows):
+        with journal.opened(folder, self.name) as log, _sigterm():
+            stored, taken = self._go_on(log, fresh)
+            if stored and len(stored) == len(self.plan):
                 log.end()
-                return self._path(list(stored.values())[-1]), f"all {len(stored)} rows were measured already"
-            log.begin(self.state, self.command, stored)
-            try:
-                run = run_suite(
-                    self.suite.name,
-                    progress=progress,
-                    machine=self.machine,
-                    limit_s=limit_s,
-                    journal=log,
-                    stored=stored,
+                return Finished(
+                    self._path(list(stored.values())[-1]), f"all {self._count(stored)} were measured already", None
                 )
+            if not taken:
+                log.begin(self.state, self.command, stored)
+            units = {unit.name: unit for unit in taken}
+            keeper = Keeper(self.plan, log, stored, units, self.parts)
+            try:
+                body = self.measure(keeper)
             except WrongResult:
-                log.end()  # the rows before it are of a kernel that is wrong
+                log.end()  # the units before it are of a kernel that is wrong
                 raise
-            path = self._store(log, run.body)
-            if run.waiting:
-                log.begin(self.state, self.command, stored | {row.fact_stem: path.stem for row in run.body.rows})
+            except (KeyboardInterrupt, CannotKeep) as error:
+                if not log.kept:
+                    raise
+                kept = f"{self._of(log.kept)} are kept in {log.path}"
+                raise self._stop(error, f"{why(error)}: no record; {kept}; the same command goes on") from None
+            if not keeper.units:
+                raise UserError(f"nothing was measured: {'; '.join(keeper.notes)}")
+            if taken:
+                of = f"{self._of([unit.name for unit in taken])} are of an earlier run in this state that was stopped"
+                body = body.model_copy(update={"notes": [*getattr(body, "notes", ()), of]})
+            path = self._store(log, keeper, body)
+            if keeper.waiting and self.parts:
+                log.begin(self.state, self.command, stored | dict.fromkeys(keeper.units, path.stem))
             else:
                 log.end()
-        detail = f"{len(run.body.rows)} rows"
-        if run.stopped is not None:
-            said = f"{why(run.stopped)}: {len(run.waiting)} rows; {detail} are in {path}; the same command goes on"
-            if isinstance(run.stopped, KeyboardInterrupt):
-                self.say(said)
-                raise run.stopped
-            raise UserError(said)
-        missing = len(self.suite.rows) - len(stored) - len(run.body.rows)
-        return path, detail + (f", {missing} left out (see its notes)" if missing else "")
+        detail = self._count(keeper.units.keys() - set(self.beside))
+        if keeper.stopped is not None:
+            left = self._count(keeper.waiting)
+            said = f"{why(keeper.stopped)}: {left}; {detail} are in {path}; the same command goes on"
+            raise self._stop(keeper.stopped, said)
+        missing = len(set(self.plan) - keeper.units.keys() - stored.keys() - set(self.beside))
+        return Finished(path, detail + (f", {missing} left out (see its notes)" if missing else ""), body)
+
+    def _stop(self, stopped: KeyboardInterrupt | UserError, said: str) -> KeyboardInterrupt | UserError:
+        if isinstance(stopped, KeyboardInterrupt):
+            self.say(said)
+            return stopped
+        return UserError(said)
+
+    def _count(self, names: Collection[str]) -> str:
+        beside = [name for name in self.beside if name in names]
+        return ", ".join([f"{len(names) - len(beside)} {self.words}", *beside])
 
     def _path(self, record: str) -> Path:
         base = folder_of(self.evidence)
         return base / "records" / record.partition("-")[0] / f"{record}.json"
 
-    def _store(self, log: Journal, body: BenchBody) -> Path:
+    def _store(self, log: Journal, keeper: Keeper, body: Body) -> Path:
         try:
             return write(
                 body,
@@ -98,70 +135,122 @@ class Benchmark:
                 versions=self.versions,
                 kernel=self.kernel,
                 root=self.evidence,
+                attachments=keeper.raw(),
             )
         except RecordError:
             log.end()  # it would be refused again
             raise
         except UserError as error:
-            raise UserError(
-                f"{error}; {log.kept} rows are kept in {log.path}: put that right, and run the same command again"
-            ) from error
+            kept = f"{self._count(log.kept)} are kept in {log.path}"
+            raise UserError(f"{error}; {kept}: put that right, and run the same command again") from error
 
-    def _take_up(self, log: Journal) -> tuple[Unfinished, dict[str, str]] | None:
-        """What an earlier run left, and the record that now holds each row; None where it left nothing that counts."""
+    def _go_on(self, log: Journal, fresh: bool) -> tuple[dict[str, str], list[Unit]]:
+        """Units that need not be measured again: those in records, with the record's id, and those for this run's."""
         earlier = log.read()
         if earlier is None:
-            return None
-        stored = dict(earlier.stored)
-        known = {
-            row.fact_stem: record.id
-            for record in readable(self.evidence, host_id(earlier.state.machine))
-            if isinstance(record.body, BenchBody)
-            for row in record.body.rows
-            if row in earlier.rows  # it was killed after its record was stored
-        }
-        stored |= known
-        rows = [row for row in earlier.rows if row.fact_stem not in known]
-        if rows and earlier.opening is not None:
-            try:
-                path = self._store_killed(earlier, earlier.opening, rows)
-            except RecordError as error:
-                self.say(f"{len(rows)} rows of a run that was killed are no evidence, and are measured again: {error}")
-                return None
-            self.say(f"{len(rows)} rows of a run that was killed are in {path}")
-            stored |= {row.fact_stem: path.stem for row in rows}
-        return earlier, stored
+            return {}, []
+        known = self._known(earlier)
+        if not self.parts and known.keys() != set(self.plan):
+            return {}, [] if fresh or self._changed(earlier) else self._taken(log, earlier)
+        stored = self._stored(earlier, known)
+        if stored is None or fresh or self._changed(earlier):
+            return {}, []
+        present = {record.id for record in readable(self.evidence, host_id(self.machine))}
+        held = {unit: record for unit, record in stored.items() if record in present}
+        if held:
+            where = ", ".join(sorted(set(held.values())))
+            self.say(f"going on: {self._of(held)} are in {where}")
+        return held, []
 
-    def _store_killed(self, earlier: Unfinished, opening: BenchBody, rows: list[BenchRow]) -> Path:
-        measured = {row.fact_stem for row in rows} | earlier.stored.keys()
+    def _of(self, names: Collection[str]) -> str:
+        """3 of 10 rows."""
+        counted, planned = ([name for name in those if name not in self.beside] for those in (names, self.plan))
+        return f"{len(counted)} of {len(planned)} {self.words}"
+
+    def _changed(self, earlier: Unfinished) -> bool:
+        changed = earlier.state.differences(self.state)
+        if changed:
+            self.say(
+                f"all {self.words} are measured again: another {', '.join(changed)} than in the run that did not end"
+            )
+        return bool(changed)
+
+    def _taken(self, log: Journal, earlier: Unfinished) -> list[Unit]:
+        taken = [unit for unit in earlier.units if unit.name in self.plan]
+        if taken:
+            self.say(f"going on: {self._of([unit.name for unit in taken])} are in {log.path}")
+        return taken
+
+    def _known(self, earlier: Unfinished) -> dict[str, str]:
+        """The units of a run that was killed after its record was stored."""
+        return {
+            name: record.id
+            for record in readable(self.evidence, host_id(earlier.state.machine))
+            if _same_run(record.body, earlier)
+            for name in _held(record.body, earlier.units)
+        }
+
+    def _stored(self, earlier: Unfinished, known: dict[str, str]) -> dict[str, str] | None:
+        """Each unit that an earlier run finished, and the record that now holds it; None where that is refused."""
+        stored = {**earlier.stored, **known}
+        units = [unit for unit in earlier.units if unit.name not in known]
+        if units and earlier.opening is not None:
+            names = [unit.name for unit in units]
+            try:
+                path = self._store_killed(earlier, earlier.opening, units, stored)
+            except RecordError as error:
+                count = self._count(names)
+                self.say(f"{count} of a run that was killed are no evidence, and are measured again: {error}")
+                return None
+            self.say(f"{self._count(names)} of a run that was killed are in {path}")
+            stored |= dict.fromkeys(names, path.stem)
+        return stored
+
+    def _store_killed(
+        self, earlier: Unfinished, opening: Body, units: Sequence[Unit], stored: Mapping[str, str]
+    ) -> Path:
+        names = [unit.name for unit in units]
+        ordered = sorted(units, key=lambda unit: self.plan.index(unit.name) if unit.name in self.plan else 0)
         notes = [
-            *opening.notes,
-            f"the run was killed after {len(rows)} rows: clocks and throttling after it were not captured",
-            *(f"not run, killed: {spec.id}" for spec in self.suite.rows if spec.id not in measured),
+            *getattr(opening, "notes", ()),
+            f"the run was killed after {self._count(names)}: clocks and throttling after it were not captured",
+            *(f"not run, killed: {name}" for name in self.plan if name not in stored and name not in names),
         ]
         return write(
-            opening.model_copy(update={"rows": rows, "notes": notes}),
+            assembled(opening, ordered).model_copy(update={"notes": notes}),
             host=host_id(earlier.state.machine),
             command=earlier.command,
             machine=earlier.state.machine,
             versions=earlier.state.versions,
             kernel=earlier.state.kernel,
             root=self.evidence,
+            attachments=attachments(units),
             created=earlier.ended,
         )
 
-    def _held(self, earlier: Unfinished, stored: dict[str, str]) -> dict[str, str]:
-        """The rows that need not be measured again: none where anything has changed."""
-        if changed := earlier.state.differences(self.state):
-            self.say(f"all rows are measured again: another {', '.join(changed)} than in the run that did not end")
-            return {}
-        present = {record.id for record in readable(self.evidence, host_id(self.machine))}
-        held = {row: record for row, record in stored.items() if record in present}
-        if held:
-            self.say(
-                f"going on: {len(held)} of {len(self.suite.rows)} rows are in {', '.join(sorted(set(held.values())))}"
-            )
-        return held
+
+def _same_run(body: Body, earlier: Unfinished) -> bool:
+    """Whether a record's body has what the run found before its units; notes are added to, units are its own."""
+    opening = earlier.opening
+    own = {"notes", *(name for unit in earlier.units for name in unit.items)}
+    return type(body) is type(opening) and all(
+        getattr(body, name) == getattr(opening, name) for name in type(body).model_fields if name not in own
+    )
+
+
+def _held(body: Body, units: Sequence[Unit]) -> list[str]:
+    """The units that are in a body."""
+    there = {
+        name: {item.model_dump_json() for item in getattr(body, name)}
+        for name in {name for unit in units for name, value in unit.items.items() if isinstance(value, list)}
+    }
+
+    def holds(name: str, value: Any) -> bool:
+        if isinstance(value, list):
+            return all(item.model_dump_json() in there[name] for item in value)
+        return bool(getattr(body, name) == value)
+
+    return [unit.name for unit in units if all(holds(*each) for each in unit.items.items())]
 
 
 @contextmanager

@@ -60,15 +60,6 @@ M5 = AppleGpu(17, "g", nax=True)
 _ULTRA = (32, 18, 12)
 _OLD = (18, 12, 10)
 
-REQUESTED: tuple[Problem, ...] = tuple(
-    Problem(m=m, n=n, k=k)
-    for k, n, m in (
-        *((2048, 2048, 22), (4096, 4096, 16), (768, 4096, 16), (256, 4096, 16), (10752, 2048, 85), (14336, 4096, 33)),
-        *((256, 4096, 40), (17408, 5120, 56), (5120, 17408, 28), (4096, 4096, 512), (4096, 14336, 8)),
-    )
-)
-"""The operators of the request's table; the last two are its controls."""
-
 
 def _limits(gpu: AppleGpu) -> tuple[int, int, int]:
     """By K and N: both up to 2048, both up to 4096, larger."""

@@ -17,6 +17,7 @@ from upstream_patch.measure.probe import launch_floor, read_probe
 from upstream_patch.measure.timer import Timer, paired, plan_ops
 from upstream_patch.problem import Problem
 from upstream_patch.records import host_id
+from upstream_patch.records.keeping import Keeper
 from upstream_patch.records.rules import PROBE_FLOOR_GBPS
 
 pytestmark = pytest.mark.needs_cuda
@@ -139,7 +140,7 @@ def test_the_smoke_suite_makes_checked_rows() -> None:
     from upstream_patch.measure.bench import run_suite
 
     start = time.perf_counter()
-    body = run_suite("smoke").body
+    body = run_suite("smoke")
     print(f"\nsmoke took {time.perf_counter() - start:.1f} s; {body.notes}")
     assert all(row.check.passed for row in body.rows)
     assert body.graph_limits == graphs.described() != "default"
@@ -152,7 +153,8 @@ def test_ncu_profiles_stock_and_ours() -> None:
     from upstream_patch.measure.ncu import OPTIONAL, profile
 
     start = time.perf_counter()
-    body, raw = profile("ncu-smoke")
+    keeper = Keeper(["4096x4096.b4.g64.bf16"])
+    body = profile("ncu-smoke", keeper=keeper)
     print(f"\nncu {body.ncu_version} took {time.perf_counter() - start:.1f} s")
     counted = {name for launch in body.launches for name in launch.metrics}
     print(f"not counted here: {sorted(set(OPTIONAL) - counted)}")
@@ -164,7 +166,7 @@ def test_ncu_profiles_stock_and_ours() -> None:
         print(launch.problem.id, launch.arm, launch.kernel, launch.grid, launch.block, read.value, read.unit)
         # cold: at least once over the weights, less what a metric's multi-pass replay may blur
         assert read.value > 0.9 * launch.problem.packed_bytes
-    assert b"gpu__time_duration.sum" in raw["raw.csv"]
+    assert b"gpu__time_duration.sum" in keeper.raw()["4096x4096.b4.g64.bf16.csv"]
 
 
 def test_a_checked_row_ran_our_kernel(weights: inputs.Weights) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from upstream_patch.correctness import Case, MlxArms, run_cases
 from upstream_patch.problem import Problem
+from upstream_patch.records.keeping import Keeper
 
 pytest.importorskip("mlx.core")
 
@@ -38,3 +39,9 @@ def test_a_process_that_dies_fails_its_cases_and_nothing_else() -> None:
     body = run_cases(cases, partial(os._exit, 1), processes=2)  # what a kernel may do to it
     assert [result.case for result in body.cases] == ["case 0", "case 1", "case 2"]
     assert all("died" in result.check.bound and not result.check.passed for result in body.cases)
+    kept = run_cases(cases[1:2], MlxArms).cases
+    keeper = Keeper([case.id for case in cases])
+    keeper.keep(cases[1].id, cases=kept)
+    body = run_cases(cases, partial(os._exit, 1), processes=2, keeper=keeper)
+    assert [result.passed for result in body.cases] == [False, True, False], "what an earlier run has is not run again"
+    assert keeper.items("cases") == body.cases

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
@@ -15,9 +16,10 @@ import pytest
 from upstream_patch import ops
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.measure.checked import WrongResult
-from upstream_patch.measure.decode import arms, checked, lm, loop, models, run
+from upstream_patch.measure.decode import arms, checked, lm, loop, models, plan, run
 from upstream_patch.measure.decode.shapes import BATCHES, FIRST, SHAPES, Shape, shape
 from upstream_patch.problem import Problem
+from upstream_patch.records.keeping import Keeper
 
 pytestmark = pytest.mark.needs_decode
 
@@ -81,14 +83,28 @@ def test_the_shapes_are_the_models_and_the_225_matmuls_of_a_step() -> None:
         shape("x")
 
 
-def test_a_run_measures_every_arm_of_every_row(built: models.Built) -> None:
+def measured(
+    built: models.Built,
+    batches: list[int],
+    names: Sequence[str] = ("tiny",),
+    deadline: float = math.inf,
+    tick: Callable[[], None] = lambda: None,
+) -> Keeper:
+    keeper = Keeper(plan(names, batches))
+    run.measure(names, lambda _: built, batches, deadline, keeper, tick, rounds=3)
+    return keeper
+
+
+def test_a_run_measures_every_arm_of_every_row(built: models.Built, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
-    found = run.measure(["tiny"], lambda _: built, [2, 1], time.monotonic() + 60, lambda: steps.append(1), rounds=3)
-    assert ([row.batch for row in found.rows], found.left_out, len(steps)) == ([1, 2], [], 2)
-    (model,) = found.models
+    keeper = measured(built, [2, 1], tick=lambda: steps.append(1))
+    assert ([row.batch for row in keeper.items("rows")], keeper.notes, len(steps)) == ([1, 2], [], 2)
+    (model,) = {one.model_dump_json(): one for one in keeper.items("models")}.values()
+    monkeypatch.setattr(run, "named", lambda _: built)
+    assert run.described("tiny") == model
     assert [(one.k, one.n) for one in model.problems] == [*LAYER, (64, 192)]
     assert model.step_bytes == sum(Problem(m=1, k=k, n=n).packed_bytes for k, n in [*LAYER, (64, 192)])
-    for row in found.rows:
+    for row in keeper.items("rows"):
         assert (row.model, row.prompt, row.steps, len(row.aa_ms), row.ours_kernels) == ("tiny", 8, 2, 3, {})
         for arm in row.arms.values():
             assert (len(arm.step_ms), len(arm.matmul_ms), len(arm.generator_ms)) == (3, 3, 3)
@@ -98,14 +114,14 @@ def test_a_run_measures_every_arm_of_every_row(built: models.Built) -> None:
 
 
 def test_what_was_not_reached_is_named(built: models.Built) -> None:
-    clock = iter([0.0, 0.0, 2.0, 2.0])
+    clock = iter([0.0])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(time, "monotonic", lambda: next(clock, 2.0))
-        found = run.measure(["tiny", "other"], lambda _: built, [1, 8], 1.0, rounds=3)
+        keeper = measured(built, [1, 8], ["tiny", "other"], deadline=1.0)
         with pytest.raises(UserError, match=r"no row was measured: not reached in time: tiny\.B8"):
-            run.measure(["tiny"], lambda _: built, [8], 1.0)
-    assert [row.fact_stem for row in found.rows] == ["tiny.B8"]  # asked for first by the targets
-    assert found.left_out == [f"not reached in time: {one}" for one in ("tiny.B1", "other.B8", "other.B1")]
+            measured(built, [8], deadline=1.0)
+    assert [row.fact_stem for row in keeper.items("rows")] == ["tiny.B8"]  # asked for first by the targets
+    assert keeper.notes == [f"not reached in time: {one}" for one in ("tiny.B1", "other.B8", "other.B1")]
 
 
 @pytest.mark.parametrize("wrong", [lambda y: y * 1.1, lambda y: y[..., ::-1], lambda y: y * float("nan")])
@@ -129,9 +145,9 @@ def test_a_wrong_arm_costs_its_row_and_no_other(built: models.Built, monkeypatch
         return wrong_at(1, lambda y: -y)() if calls == 1 else nullcontext()
 
     monkeypatch.setitem(arms.ARMS, "ours", once)
-    found = run.measure(["tiny"], lambda _: built, [1, 8], time.monotonic() + 60, rounds=3)
-    assert [row.batch for row in found.rows] == [1]
-    (line,) = found.left_out
+    keeper = measured(built, [1, 8])
+    assert [row.batch for row in keeper.items("rows")] == [1]
+    (line,) = keeper.notes
     assert line.startswith(f"{run.WRONG}decode, ours at 8 sequences is wrong")
 
 

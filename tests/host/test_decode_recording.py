@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from upstream_patch import correctness, ops, recording
+from upstream_patch import correctness, ops, recording, resuming
 from upstream_patch.errors import UserError
 from upstream_patch.measure import bench, mlx_device, timer
 from upstream_patch.measure.decode import arms, loop, report, run, run_decode, shapes, trace
@@ -59,7 +60,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         (bench, "normal_probe", lambda *_: ReadProbe([900.0] * 3, 1, SHAPES[0], {})),
         (trace, "traced", trace_of),
         (recording, "require_cuda", lambda: None),
-        (recording, "host_id", lambda machine: "test"),
+        (resuming, "host_id", lambda machine: "test"),
         *((loop, each, 2) for each in ("LEAST_STEPS", "MOST_STEPS")),
         *((module, "PROMPT", 4) for module in (loop, run)),
     ):
@@ -74,8 +75,8 @@ def body_of(synthetic: Any) -> DecodeBody:
     return body
 
 
-def test_a_run_becomes_a_record_that_stands(synthetic: Any, no_gpu: list[list[int]]) -> None:
-    stored = recording.record_decode("x", ["small"], [1, 2, 8], synthetic.root)
+def test_a_run_becomes_a_record_that_stands(synthetic: Any, no_gpu: list[list[int]], tmp_path: Path) -> None:
+    stored = recording.record_decode("x", ["small"], [1, 2, 8], synthetic.root, out=tmp_path)
     assert stored.detail == "decode of small, 3 rows"
     assert verify(synthetic.root) == []
     body = body_of(synthetic)
@@ -89,7 +90,9 @@ def test_a_run_becomes_a_record_that_stands(synthetic: Any, no_gpu: list[list[in
     assert "small.B8" in console.export_text()
 
 
-def test_what_is_wrong_is_raised_once_the_rest_is_stored(synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_raised_once_the_rest_is_stored(
+    synthetic: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def twice(x: Any, *rest: Any, **named: Any) -> Any:
         y = ops.stock_quantized_matmul(x, *rest, **named)
         return 2 * y if x.shape[0] == 2 else y
@@ -101,15 +104,43 @@ def test_what_is_wrong_is_raised_once_the_rest_is_stored(synthetic: Any, monkeyp
     with pytest.raises(
         UserError, match=r"^WRONG: decode, ours at 2 sequences .*\(1 such rows; the others are in .*json"
     ):
-        recording.record_decode("x", ["small"], [1, 2], synthetic.root)
+        recording.record_decode("x", ["small"], [1, 2], synthetic.root, out=tmp_path)
     assert [row.batch for row in body_of(synthetic).rows] == [1]
     monkeypatch.setitem(arms.ARMS, "folded", wrong)
     with pytest.raises(UserError, match="no row was measured: WRONG: decode, folded at 2 sequences"):
-        recording.record_decode("x", ["small"], [2], synthetic.root)
+        recording.record_decode("x", ["small"], [2], synthetic.root, out=tmp_path)
     assert len(synthetic.load()) == 1
 
 
-def test_mlx_failing_at_one_size_costs_that_size(synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_goes_on_and_traces_what_both_measured(
+    synthetic: Any, no_gpu: list[list[int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured = run._row
+
+    def stops(built: Any, batch: int, *rest: Any) -> Any:
+        if batch == 1:
+            raise KeyboardInterrupt
+        return measured(built, batch, *rest)
+
+    monkeypatch.setattr(run, "_row", stops)
+    with pytest.raises(KeyboardInterrupt):
+        recording.record_decode("x", ["small"], [1, 8], synthetic.root, out=tmp_path)
+    body = body_of(synthetic)
+    assert [row.batch for row in body.rows] == [8]
+    missing = [f"not run, stopped by Ctrl-C: {name}" for name in ("small.B1", "traces")]
+    assert [note for note in body.notes if note.startswith("not run")] == missing
+    assert no_gpu == []
+    monkeypatch.setattr(run, "_row", measured)
+    stored = recording.record_decode("x", ["small"], [1, 8], synthetic.root, out=tmp_path)
+    assert stored.detail == "decode of small, 1 rows"
+    assert no_gpu == [[1, 8]]
+    assert verify(synthetic.root) == []
+    assert sorted(row.batch for loaded in synthetic.load() for row in loaded.record.body.rows) == [1, 8]
+
+
+def test_mlx_failing_at_one_size_costs_that_size(
+    synthetic: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     prefill = loop.prefill
 
     def full(built: Any, batch: int) -> loop.State:
@@ -118,7 +149,7 @@ def test_mlx_failing_at_one_size_costs_that_size(synthetic: Any, monkeypatch: py
         return prefill(built, batch)
 
     monkeypatch.setattr(loop, "prefill", full)
-    stored = recording.record_decode("x", ["small"], [1, 8], synthetic.root)
+    stored = recording.record_decode("x", ["small"], [1, 8], synthetic.root, out=tmp_path)
     assert stored.detail == "decode of small, 1 rows, 1 left out (see its notes)"
     assert "failed: small.B8: [malloc] Unable to allocate 1 bytes" in body_of(synthetic).notes
 

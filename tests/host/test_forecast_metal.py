@@ -6,8 +6,9 @@ import pytest
 
 from upstream_patch.cli import main
 from upstream_patch.measure.forecast.metal import LABEL, cost, report
+from upstream_patch.measure.suites import REQUESTED
 from upstream_patch.problem import Problem
-from upstream_patch.routing_metal import M5, REQUESTED, MetalRoute, instance, route, stock_route
+from upstream_patch.routing_metal import M5, MetalRoute, instance, route, stock_route
 from upstream_patch.simulate import Placement
 from upstream_patch.simulate.metal import make_operands
 from upstream_patch.simulate.metal.launches import run_matmul

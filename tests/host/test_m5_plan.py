@@ -12,8 +12,9 @@ from upstream_patch.errors import UserError
 from upstream_patch.kernels import metal_source
 from upstream_patch.measure.m5 import bits, cases, models, slope
 from upstream_patch.measure.m5.plan import plan
+from upstream_patch.measure.suites import MODEL_PASSES, REQUESTED
 from upstream_patch.problem import Problem
-from upstream_patch.routing_metal import M5, REQUESTED, AppleGpu
+from upstream_patch.routing_metal import M5, AppleGpu
 
 
 def verb(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -67,7 +68,7 @@ def test_the_dry_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert verb(*given, monkeypatch=monkeypatch) == 0
     out = capsys.readouterr().out
     assert "  Qwen3.5-4B-4bit, 32, 128 tokens: folder/Qwen3.5-4B-4bit\n" in out
-    assert out.count("not given, left out") == len(models.TABLE) - 1
+    assert out.count("not given, left out") == len(MODEL_PASSES) - 1
     assert verb("m5", "--dry-run", "--model", "GPT-2", monkeypatch=monkeypatch) == 2
     assert "GPT-2 is no model of the request's table" in capsys.readouterr().err
     monkeypatch.setattr(bits, "AS_STOCK", (Problem(m=16, n=1024, k=1024),))

@@ -146,7 +146,7 @@ def _set_probe(monkeypatch: pytest.MonkeyPatch, gbps: float) -> None:
 
 def _run(console: Console | None = None, limit_s: float = math.inf) -> BenchBody:
     console = console or Console(file=io.StringIO())
-    return bench.run_suite("tiny", machine=_machine(), console=console, limit_s=limit_s).body
+    return bench.run_suite("tiny", machine=_machine(), console=console, limit_s=limit_s)
 
 
 def test_no_row_starts_after_the_limit(simulated: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_a_suite_gives_checked_rows_in_order(simulated: types.ModuleType) -> Non
     out = io.StringIO()
     body = bench.run_suite(
         "tiny", machine=_machine(), console=Console(file=out, width=160), progress=lambda a, b: seen.append((a, b))
-    ).body
+    )
     assert [row.fact_stem for row in body.rows] == [spec.id for spec in suites.SUITES["tiny"].rows]
     queue, _, _, hot, chain = body.rows
     assert queue.stock_us == pytest.approx([STOCK_US] * 12, rel=1e-3)

@@ -20,6 +20,7 @@ from upstream_patch.measure.ncu_report_reader import BadReport, Expected
 from upstream_patch.measure.ncu_target import read_plan
 from upstream_patch.measure.suites import Profiled, profile_plan
 from upstream_patch.problem import Problem
+from upstream_patch.records.keeping import Keeper
 from upstream_patch.records.schema import Metric
 
 METRICS = (*REQUIRED, *OPTIONAL)
@@ -121,7 +122,8 @@ def _profile(runner: Any, **kwargs: Any) -> Any:
 
 def test_one_run_measures_the_plan_and_keeps_the_raw_csv(report: list[FakeAction]) -> None:
     runner, steps = Runner(), list[tuple[int, int]]()
-    body, raw = _profile(runner, progress=lambda a, b: steps.append((a, b)))
+    keeper = Keeper([M1.weights_id])
+    body = _profile(runner, progress=lambda a, b: steps.append((a, b)), keeper=keeper)
     assert body.ncu_version == "2025.3.1.0"
     assert [(launch.problem.m, launch.arm, launch.kernel) for launch in body.launches] == [
         (1, "stock", "qmv_kernel"),
@@ -133,7 +135,7 @@ def test_one_run_measures_the_plan_and_keeps_the_raw_csv(report: list[FakeAction
     assert (first.grid, first.block) == ((132, 7, 1), (512, 1, 1))
     assert first.metrics["dram__bytes_read.sum"] == Metric(value=66.08e6, unit="byte")
     assert set(first.metrics) == set(METRICS)
-    assert raw == {"raw.csv": b'"ID","Kernel Name"\n"","byte"\n'}
+    assert keeper.raw() == {"4096x4096.b4.g64.bf16.csv": b'"ID","Kernel Name"\n"","byte"\n'}
     assert runner.plan == list(profile_plan("ncu-smoke"))
     assert len(runner.calls) == 3
     assert steps == [(i, 5) for i in range(6)]
@@ -190,7 +192,7 @@ DRAM = [name for name in OPTIONAL if name.startswith("dram__")]
 def test_a_gpu_that_counts_no_dram_still_says_the_rest(report: list[FakeAction], value: Any) -> None:
     for action in report:
         action._values |= dict.fromkeys(DRAM, value)
-    body, _ = _profile(Runner())
+    body = _profile(Runner())
     assert all(set(launch.metrics) == set(METRICS) - set(DRAM) for launch in body.launches)
     assert "lts__t_sectors_op_read_lookup_miss.sum" in body.launches[0].metrics
 
@@ -209,7 +211,7 @@ def test_metrics_that_ncu_does_not_know_here_are_left_out(report: list[FakeActio
     for action in report:
         for name in DRAM:
             del action._values[name]
-    body, _ = _profile(Unknowing())
+    body = _profile(Unknowing())
     assert set(body.launches[0].metrics) == set(METRICS) - set(DRAM)
     gone = [REQUIRED[0]]
     with pytest.raises(ProfilerFailed, match=f"Failed to find metric {REQUIRED[0]}"):

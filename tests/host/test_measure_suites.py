@@ -9,13 +9,26 @@ from typing import Any
 import pytest
 
 from upstream_patch import kernels
+from upstream_patch.contribution import m5
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.kernels.tuning import FORMATS
 from upstream_patch.machine import Gpu, Machine
+from upstream_patch.measure.bench import run_suite
 from upstream_patch.measure.inputs import Weights, cold_copies, last_level_cache
 from upstream_patch.measure.model_shapes import CONFIGS, projections
-from upstream_patch.measure.suites import LLAMA_8B, PROFILES, ROWS, SUITES, profile_plan, suite
+from upstream_patch.measure.suites import (
+    LLAMA_8B,
+    MODEL_PASSES,
+    PROFILES,
+    ROWS,
+    SLOPE,
+    SUITES,
+    Slope,
+    profile_plan,
+    suite,
+)
 from upstream_patch.problem import Problem, parse_problem
+from upstream_patch.recording import record_bench
 from upstream_patch.routing import route, stock_route
 
 H200_L2 = 60 << 20
@@ -95,7 +108,7 @@ def _taken(problem: Problem, device: tuple[int, int]) -> tuple[str, str, str]:
     return route(problem, device), stock_route(problem, device), ours
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", [name for name, known in SUITES.items() if known.where == "cuda"])
 def test_hot_weights_fit_the_smallest_cache(name: str) -> None:
     assert all(row.problem.packed_bytes < 24e6 / 2 for row in suite(name).rows if row.cache == "hot")
 
@@ -109,6 +122,37 @@ def test_rows_have_ids_of_their_own_and_rounds_are_balanced(name: str) -> None:
     assert suite(name).rounds % 6 == 0
 
 
+def test_the_request_is_a_suite_of_an_m5_with_its_own_protocol() -> None:
+    request = suite("request-metal")
+    assert request.where == "m5"
+    assert [name for name, known in SUITES.items() if known.where != "cuda"] == ["request-metal"]
+    assert [(row.problem.k, row.problem.n, row.problem.m) for row in request.rows] == [
+        *((2048, 2048, 22), (4096, 4096, 16), (768, 4096, 16), (256, 4096, 16), (10752, 2048, 85), (14336, 4096, 33)),
+        *((256, 4096, 40), (17408, 5120, 56), (5120, 17408, 28), (4096, 4096, 512), (4096, 14336, 8)),
+    ]
+    assert {(row.problem.dtype, row.problem.bits, row.problem.group_size) for row in request.rows} == {("bf16", 4, 64)}
+    assert {(row.cache, row.order) for row in request.rows} == {("hot", "chain")}
+    assert Slope(64, 8, 3, 8, 6) == SLOPE
+    assert {one.name: one.tokens for one in MODEL_PASSES} == {
+        "LFM2.5-1.2B-Instruct-4bit": (32,),
+        "Llama-3.2-1B-Instruct-4bit": (128, 512),
+        "Qwen3.5-4B-4bit": (32, 128),
+        "Qwen3.6-27B-4bit": (32, 128),
+        "Qwen3.6-35B-A3B-4bit": (128,),
+    }
+
+
+def test_the_suite_of_another_machine_says_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_gpu() -> None:
+        raise MissingTool("no Apple GPU", "an M5")
+
+    monkeypatch.setattr(m5, "need_record", no_gpu)
+    with pytest.raises(MissingTool, match=r"^suite request-metal runs on an M5 only \(no Apple GPU\): an M5$"):
+        record_bench("bench", "request-metal")
+    with pytest.raises(UserError, match="suite request-metal is not for CUDA"):
+        run_suite("request-metal")
+
+
 def test_the_profile_plan_is_stock_and_ours_at_every_row_count() -> None:
     plan = profile_plan("ncu")
     assert {(item.problem.k, item.problem.n) for item in plan} == {(4096, 28672), (4096, 128256)}
@@ -120,7 +164,9 @@ def test_the_profile_plan_is_stock_and_ours_at_every_row_count() -> None:
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(UserError, match="no suite 'x'; known: small-m, formats, formats-full, models, boundary, smoke"):
+    with pytest.raises(
+        UserError, match="no suite 'x'; known: small-m, formats, formats-full, models, boundary, request-metal, smoke"
+    ):
         suite("x")
     with pytest.raises(UserError, match="no profile plan 'x'; known: ncu"):
         profile_plan("x")

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.host import measured
+from tests.host.measured import KERNEL, KINDS, MACHINE, UNITS
 from upstream_patch.errors import UserError
-from upstream_patch.measure import bench, journal
+from upstream_patch.measure import bench
 from upstream_patch.measure.checked import WrongResult
-from upstream_patch.measure.journal import FOLDER, Journal
+from upstream_patch.records import journal
+from upstream_patch.records.journal import FOLDER, Journal
 from upstream_patch.records.schema import BenchBody
 from upstream_patch.records.store import load_all, verify
 
@@ -27,30 +28,17 @@ DRIVER = Path(__file__).with_name("killed.py")
 IDS = [f"64x64.b4.g64.bf16.M{m}" for m in range(1, 11)]
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """The driver's device of nothing, in this process."""
-    spec = importlib.util.spec_from_file_location("killed_driver", DRIVER)
-    assert spec is not None and spec.loader is not None
-    driver = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(driver)
-    monkeypatch.setattr(driver, "ROW_S", 0.0)
-    driver.simulate(monkeypatch)
-    return driver
-
-
 class Place:
     """Evidence and the folder of unfinished runs, and what was said."""
 
-    def __init__(self, fake: types.ModuleType, folder: Path) -> None:
-        self.fake, self.evidence, self.out = fake, folder / "evidence", folder / "out" / FOLDER
+    def __init__(self, folder: Path, kind: str = "bench") -> None:
+        self.kind, self.evidence, self.out = kind, folder / "evidence", folder / "out" / FOLDER
         self.said: list[str] = []
 
     def run(self, fresh: bool = False, **changes: Any) -> tuple[Path, str]:
-        found: tuple[Path, str] = self.fake.benchmark(self.evidence, self.said.append, **changes).run(
-            self.out, fresh=fresh
-        )
-        return found
+        measurement = measured.measurement(self.kind, self.evidence, self.said.append, **changes)
+        done = measurement.run(self.out, fresh=fresh)
+        return done.path, done.detail
 
     def bodies(self) -> list[BenchBody]:
         assert verify(self.evidence) == []
@@ -66,15 +54,17 @@ class Place:
 
 
 @pytest.fixture
-def place(fake: types.ModuleType, tmp_path: Path) -> Place:
-    return Place(fake, tmp_path)
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
+    monkeypatch.setattr(measured, "ROW_S", 0.0)
+    measured.simulate(monkeypatch)
+    return Place(tmp_path)
 
 
-def stops_at(fake: types.ModuleType, m: int, stop: Callable[[], None]) -> Callable[..., Any]:
+def stops_at(m: int, stop: Callable[[], None]) -> Callable[..., Any]:
     def row(at: Any, spec: Any, *more: Any, **named: Any) -> Any:
         if spec.problem.m == m:
             stop()
-        return fake.row(at, spec, *more, **named)
+        return measured.row(at, spec, *more, **named)
 
     return row
 
@@ -97,19 +87,20 @@ def test_kill_9_at_random_points_loses_nothing_and_leaves_nothing_by_halves(root
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    for run in (*found["benches"], *found["writers"]):
+    for run in (*found["measures"], *found["writers"]):
         assert (run["wrong"], run["left"]) == ([], []), run
-    for run in found["benches"]:
-        assert run["rows"] == sorted(IDS), "each row once, over all records"
-    assert sum(run["kills"] for run in found["benches"]) + len(found["writers"]) >= 20
-    assert any(0 < known < len(IDS) for run in found["benches"] for known in run["growth"])
+    assert [run["kind"] for run in found["measures"]] == list(KINDS)
+    for run in found["measures"]:
+        assert run["units"] == sorted(UNITS[run["kind"]]), "each unit once, over all records"
+        assert any(0 < known < len(IDS) for known in run["growth"])
+    assert sum(run["kills"] for run in found["measures"]) + len(found["writers"]) >= 20
 
 
 @pytest.mark.parametrize(("stop", "words"), [(ctrl_c, "stopped by Ctrl-C"), (sigterm, "stopped by SIGTERM")])
 def test_a_stopped_run_keeps_its_rows_and_the_next_goes_on(
     place: Place, monkeypatch: pytest.MonkeyPatch, stop: Callable[[], None], words: str
 ) -> None:
-    monkeypatch.setattr(bench, "_row", stops_at(place.fake, 4, stop))
+    monkeypatch.setattr(bench, "_row", stops_at(4, stop))
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
         place.run()
@@ -118,7 +109,7 @@ def test_a_stopped_run_keeps_its_rows_and_the_next_goes_on(
     assert [row.fact_stem for row in body.rows] == IDS[:3]
     assert [note for note in body.notes if note.startswith("not run")] == [f"not run, {words}: {id}" for id in IDS[3:]]
     assert place.said[-1].startswith(f"not run, {words}: 7 rows; 3 rows are in ")
-    monkeypatch.setattr(bench, "_row", place.fake.row)
+    monkeypatch.setattr(bench, "_row", measured.row)
     path, detail = place.run()
     assert detail == "7 rows"
     assert place.rows() == sorted([IDS[:3], IDS[3:]])
@@ -128,20 +119,20 @@ def test_a_stopped_run_keeps_its_rows_and_the_next_goes_on(
 
 
 def test_ctrl_c_before_the_first_row_leaves_no_record(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_row", stops_at(place.fake, 1, ctrl_c))
+    monkeypatch.setattr(bench, "_row", stops_at(1, ctrl_c))
     with pytest.raises(KeyboardInterrupt):
         place.run()
     assert place.bodies() == []
-    monkeypatch.setattr(bench, "_row", place.fake.row)
+    monkeypatch.setattr(bench, "_row", measured.row)
     assert place.run()[1] == "10 rows"
 
 
 def test_a_crash_is_gone_on_with_as_a_record_of_its_own(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_row", stops_at(place.fake, 6, crash))
+    monkeypatch.setattr(bench, "_row", stops_at(6, crash))
     with pytest.raises(RuntimeError, match="the driver is gone"):
         place.run(versions={"commit": "a"})
     assert place.bodies() == []
-    monkeypatch.setattr(bench, "_row", place.fake.row)
+    monkeypatch.setattr(bench, "_row", measured.row)
     monkeypatch.setattr(bench, "launch_floor", lambda *_: [2.0])
     place.run()
     first, second = sorted(place.bodies(), key=lambda body: len(body.rows), reverse=True)
@@ -167,12 +158,12 @@ def test_a_crash_is_gone_on_with_as_a_record_of_its_own(place: Place, monkeypatc
 def test_rows_of_another_state_are_not_gone_on_with(
     place: Place, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], named: str
 ) -> None:
-    monkeypatch.setattr(bench, "_row", stops_at(place.fake, 6, crash))
+    monkeypatch.setattr(bench, "_row", stops_at(6, crash))
     with pytest.raises(RuntimeError):
         place.run()
-    monkeypatch.setattr(bench, "_row", place.fake.row)
-    given = {
-        name: value if name == "versions" else getattr(place.fake, name.upper()).model_copy(update=value)
+    monkeypatch.setattr(bench, "_row", measured.row)
+    given: dict[str, Any] = {
+        name: value if name == "versions" else {"kernel": KERNEL, "machine": MACHINE}[name].model_copy(update=value)
         for name, value in changes.items()
     }
     assert place.run(**given)[1] == "10 rows"
@@ -181,10 +172,10 @@ def test_rows_of_another_state_are_not_gone_on_with(
 
 
 def test_fresh_measures_every_row(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_row", stops_at(place.fake, 6, crash))
+    monkeypatch.setattr(bench, "_row", stops_at(6, crash))
     with pytest.raises(RuntimeError):
         place.run()
-    monkeypatch.setattr(bench, "_row", place.fake.row)
+    monkeypatch.setattr(bench, "_row", measured.row)
     assert place.run(fresh=True)[1] == "10 rows"
 
 
@@ -193,7 +184,7 @@ def test_a_kill_after_the_record_was_stored_repeats_no_row(place: Place, monkeyp
     with pytest.raises(KeyboardInterrupt):
         place.run()
     monkeypatch.undo()
-    path, detail = place.fake.benchmark(place.evidence, place.said.append).run(place.out)
+    path, detail = place.run()
     assert detail == "all 10 rows were measured already"
     assert path == place.evidence / "records" / "simulated" / path.name and path.is_file()
     assert place.rows() == [IDS]
@@ -207,13 +198,13 @@ def full(*_: Any, **__: Any) -> None:
 def test_a_full_disk_keeps_what_was_complete(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """First the rows cannot be written down, then not even the record; when there is room again, nothing is lost."""
     synced = os.fsync
-    monkeypatch.setattr(bench, "_row", stops_at(place.fake, 4, lambda: monkeypatch.setattr(os, "fsync", full)))
+    monkeypatch.setattr(bench, "_row", stops_at(4, lambda: monkeypatch.setattr(os, "fsync", full)))
     with monkeypatch.context() as patch:
         patch.setattr("upstream_patch.records.placing.write_text", full)
         with pytest.raises(UserError, match=r"No space left on device; 3 rows are kept in .*bench\.tiny\.jsonl"):
             place.run()
     assert place.bodies() == []
-    monkeypatch.setattr(bench, "_row", place.fake.row)
+    monkeypatch.setattr(bench, "_row", measured.row)
     monkeypatch.setattr(os, "fsync", synced)
     place.run()
     assert sorted(len(rows) for rows in place.rows()) == [3, 7]
@@ -221,7 +212,7 @@ def test_a_full_disk_keeps_what_was_complete(place: Place, monkeypatch: pytest.M
 
 
 def test_a_full_disk_that_still_takes_the_record_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_row", stops_at(place.fake, 4, lambda: monkeypatch.setattr(Journal, "_append", refuse)))
+    monkeypatch.setattr(bench, "_row", stops_at(4, lambda: monkeypatch.setattr(Journal, "_append", refuse)))
 
     def refuse(*_: Any) -> None:
         raise journal.CannotKeep("the journal cannot be written: No space left on device")
@@ -232,16 +223,16 @@ def test_a_full_disk_that_still_takes_the_record_says_so(place: Place, monkeypat
 
 
 def test_a_line_that_was_cut_off_counts_for_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_row", stops_at(place.fake, 6, crash))
+    monkeypatch.setattr(bench, "_row", stops_at(6, crash))
     with pytest.raises(RuntimeError):
         place.run()
     data = place.journal.read_bytes()
     place.journal.write_bytes(data[:-40])
-    monkeypatch.setattr(bench, "_row", place.fake.row)
+    monkeypatch.setattr(bench, "_row", measured.row)
     place.run()
     assert sorted(len(rows) for rows in place.rows()) == [4, 6]
     for damaged in (
-        data.replace(b'"row"', b'"raw"'),
+        data.replace(b'"unit"', b'"unix"'),
         data.replace(b'"kind": "bench"', b'"kind": "ncu"'),
         b"\n",
         b"{}\n",
@@ -255,12 +246,12 @@ def test_a_wrong_result_leaves_no_rows_to_go_on_with(place: Place, monkeypatch: 
     def wrong() -> None:
         raise WrongResult("wrong")
 
-    monkeypatch.setattr(bench, "_row", stops_at(place.fake, 6, wrong))
+    monkeypatch.setattr(bench, "_row", stops_at(6, wrong))
     with pytest.raises(WrongResult):
         place.run()
     assert not place.journal.exists()
 
 
 def test_two_benchmarks_do_not_share_a_folder(place: Place) -> None:
-    with journal.opened(place.out, "tiny"), pytest.raises(UserError, match="another benchmark is running"):
+    with journal.opened(place.out, "tiny"), pytest.raises(UserError, match="another measurement is running"):
         place.run()

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from upstream_patch.kernels.metal import FOLDER
 from upstream_patch.machine import find_cxx
+from upstream_patch.measure.suites import REQUESTED
 from upstream_patch.problem import Problem
 from upstream_patch.routing_metal import (
     M5,
-    REQUESTED,
     AppleGpu,
     Kernel,
     MetalRoute,

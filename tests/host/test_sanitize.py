@@ -18,6 +18,7 @@ from upstream_patch.correctness.sanitize import OPTIONS, SanitizerFailed
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import Gpu
 from upstream_patch.records import facts, rules
+from upstream_patch.records.keeping import Keeper
 from upstream_patch.records.schema import SanitizerBody, Tool
 from upstream_patch.records.store import RecordError
 
@@ -59,7 +60,9 @@ def fake() -> Fake:
 
 
 def run(fake: Fake, keep: Path | None = None) -> tuple[SanitizerBody, dict[str, bytes]]:
-    return sanitize.sanitize(device=H200, program="cs", runner=fake, build=lambda *_: None, keep=keep)
+    keeper = Keeper(list(sanitize.jobs()))
+    body = sanitize.sanitize(device=H200, program="cs", runner=fake, build=lambda *_: None, keep=keep, keeper=keeper)
+    return body, keeper.raw()
 
 
 def test_every_tool_runs_and_must_find_its_plants(fake: Fake, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from upstream_patch.cli.options import EVIDENCE, Evidence, command_line, existing
+from upstream_patch.cli.options import EVIDENCE, OUT, Evidence, Fresh, Out, command_line, existing
 from upstream_patch.errors import UserError
 
 app = typer.Typer()
@@ -23,8 +23,11 @@ def decode(
     batch: Annotated[list[int] | None, typer.Option(min=1, max=256, help="Sequences; nine sizes if left out.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.5, help="In all; what is not reached is named.")] = None,
     evidence: Evidence = EVIDENCE,
+    out: Out = OUT,
+    fresh: Fresh = False,
 ) -> None:
-    """Time batched decode of whole models through mlx-lm on this machine's CUDA GPU and record it."""
+    """Time batched decode of whole models through mlx-lm on this machine's CUDA GPU and record it. A run that was
+    stopped is gone on with."""
     from upstream_patch.measure.decode import shapes
     from upstream_patch.recording import record_decode
 
@@ -36,5 +39,5 @@ def decode(
             shapes.shape(name)
     limit_s = math.inf if minutes is None else 60 * minutes
     sizes = tuple(sorted(set(batch or shapes.BATCHES)))
-    stored = record_decode(command_line(), names, sizes, evidence, limit_s)
+    stored = record_decode(command_line(), names, sizes, evidence, limit_s, out, fresh)
     print(f"{stored.detail}: {stored.path}")

@@ -35,8 +35,9 @@ def metal_cost(
 ) -> None:
     """Count threadgroups, barriers, bytes and registers of a problem, stock against staged: a prediction."""
     from upstream_patch.measure.forecast.metal import report
+    from upstream_patch.measure.suites import REQUESTED
     from upstream_patch.problem import parse_problem
-    from upstream_patch.routing_metal import REQUESTED, apple_gpu
+    from upstream_patch.routing_metal import apple_gpu
 
     device = apple_gpu(gpu, (26, 2))
     if device is None:

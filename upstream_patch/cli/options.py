@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 Evidence = Annotated[Path, typer.Option(help="Folder of the records.")]
 Out = Annotated[Path, typer.Option(help="Folder that drafts are written to.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on where a run stopped: measure all of it.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Check = Annotated[bool, typer.Option("--check", help="Change nothing; fail where the file differs.")]
 Suite = Annotated[
-    str, typer.Option(help="Problems: small-m, formats, formats-full, models, boundary, or smoke (seconds).")
+    str,
+    typer.Option(
+        help="Problems: small-m, formats, formats-full, models, boundary, smoke (seconds), or request-metal (M5)."
+    ),
 ]
 EVIDENCE = Path("evidence")
 OUT = Path("out")

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from upstream_patch.cli.options import EVIDENCE, OUT, SUITE, Evidence, Json, Out, Suite, command_line, existing
+from upstream_patch.cli.options import EVIDENCE, OUT, SUITE, Evidence, Fresh, Json, Out, Suite, command_line, existing
 from upstream_patch.errors import UserError
 
 app = typer.Typer()
@@ -71,11 +71,13 @@ def correctness(
     evidence: Evidence = EVIDENCE,
     full: Annotated[bool, typer.Option("--full", help="Every format with every M, dtype, layout and shape.")] = False,
     minutes: Annotated[float | None, typer.Option(min=0.1, help="With --full: start no further case after it.")] = None,
+    out: Out = OUT,
+    fresh: Fresh = False,
 ) -> None:
-    """Run the matrix on this machine's CUDA GPU and record it."""
+    """Run the matrix on this machine's CUDA GPU and record it. A run that was stopped is gone on with."""
     from upstream_patch.recording import record_correctness
 
-    stored = record_correctness(command_line(), evidence, full, _seconds(minutes))
+    stored = record_correctness(command_line(), evidence, full, _seconds(minutes), out, fresh)
     print(f"{stored.detail}: {stored.path}")
 
 
@@ -109,9 +111,7 @@ def bench(
     evidence: Evidence = EVIDENCE,
     minutes: Annotated[float | None, typer.Option(min=0.1, help="Start no row after this; compiling is extra.")] = None,
     out: Out = OUT,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Do not go on where a run stopped: measure every row.")
-    ] = False,
+    fresh: Fresh = False,
 ) -> None:
     """Time stock against ours on this machine's CUDA GPU and record it. A run that was stopped is gone on with."""
     from upstream_patch.measure.graphs import one_graph_a_sample
@@ -129,29 +129,31 @@ def _seconds(minutes: float | None) -> float:
 
 
 @app.command()
-def profile(evidence: Evidence = EVIDENCE) -> None:
-    """Profile stock and ours with Nsight Compute and record it."""
+def profile(evidence: Evidence = EVIDENCE, out: Out = OUT, fresh: Fresh = False) -> None:
+    """Profile stock and ours with Nsight Compute and record it. A run that was stopped is gone on with."""
     from upstream_patch.recording import record_profile
 
-    stored = record_profile(command_line(), evidence)
+    stored = record_profile(command_line(), evidence, out, fresh)
     print(f"{stored.detail}: {stored.path}")
 
 
 @app.command()
-def sanitize(evidence: Evidence = EVIDENCE, out: Out = OUT) -> None:
-    """Run our kernel under compute-sanitizer's tools, outside MLX, and record it. Needs no MLX."""
+def sanitize(evidence: Evidence = EVIDENCE, out: Out = OUT, fresh: Fresh = False) -> None:
+    """Run our kernel under compute-sanitizer's tools, outside MLX, and record it. Needs no MLX. A run that was stopped
+    is gone on with."""
     from upstream_patch.recording import record_sanitizer
 
-    stored = record_sanitizer(command_line(), evidence, out / "sanitize")
+    stored = record_sanitizer(command_line(), evidence, out / "sanitize", out, fresh)
     print(f"{stored.detail}: {stored.path}")
 
 
 @app.command()
-def peers(evidence: Evidence = EVIDENCE) -> None:
-    """Time PyTorch's prepacked int4 against our kernel and record it. Needs PyTorch, not MLX."""
+def peers(evidence: Evidence = EVIDENCE, out: Out = OUT, fresh: Fresh = False) -> None:
+    """Time PyTorch's prepacked int4 against our kernel and record it. Needs PyTorch, not MLX. A run that was stopped is
+    gone on with."""
     from upstream_patch.recording import record_peers
 
-    stored = record_peers(command_line(), evidence)
+    stored = record_peers(command_line(), evidence, out, fresh)
     print(f"{stored.detail}: {stored.path}")
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from upstream_patch.cli.options import EVIDENCE, OUT, Evidence, Json, Out, read_facts
@@ -191,17 +194,25 @@ def _show_format(planned: Plan) -> None:
 
 
 def _show(rows: list[tuple[Item, str]]) -> None:
+    """Under each contribution its files, each whole on a line of its own, and under each file its edits: name, state,
+    detail, and in parentheses what text that was seen on."""
     from upstream_patch.series import State
-    from upstream_patch.terminal import plain_table
 
     colors = {State.APPLIES: "green", State.MOVED: "cyan", State.CONFLICT: "bold red", State.UPSTREAM: "yellow"}
     colors[State.UNSEEN] = "magenta"
-    proofs = any(proof for _, proof in rows)
-    table = plain_table("contribution", "edit", "file", "state", "detail", *(["seen on"] if proofs else []))
-    for item, proof in rows:
-        state = Text(item.state.value, style=colors[item.state])
-        table.add_row(item.contribution, item.name, item.file, state, Text(item.detail), *([proof] if proofs else []))
-    Console().print(table)
+    widths = max(len(item.name) for item, _ in rows), max(len(item.state.value) for item, _ in rows)
+    console = Console()
+    for contribution, whole in groupby(rows, lambda row: row[0].contribution):
+        console.print(Text(contribution, style="bold"))
+        for file, edits in groupby(whole, lambda row: row[0].file):
+            console.print(Text(f"  {file}"), soft_wrap=True)
+            table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+            for width in (*widths, None):
+                table.add_column(width=width, overflow="fold")
+            for item, proof in edits:
+                detail = Text(item.detail).append(f" ({proof})" if proof else "", style="dim")
+                table.add_row(item.name, Text(item.state.value, style=colors[item.state]), detail)
+            console.print(Padding(table, (0, 0, 0, 4)))
 
 
 def _show_drift(one: Drift) -> None:

@@ -55,16 +55,11 @@ def stages(models: Sequence[str] = ()) -> tuple[Stage, ...]:
         return Result(Outcome.RAN, "; ".join(each.text for each in forwards))
 
     def operators(context: Context) -> Result:
-        from upstream_patch.measure.m5.operators import run_table
-        from upstream_patch.recording import record_metal
-        from upstream_patch.terminal import bar
+        from upstream_patch.recording import record_request
 
-        gpu = need_gpu()
-        with bar("operators") as advance:
-            body = run_table(gpu, progress=advance)
         raw = {FILE: json.dumps([each.model_dump() for each in forwards], indent=1).encode()} if forwards else None
-        path = record_metal(body, context.command, context.evidence, raw)
-        return Result(Outcome.RAN, f"{len(body.rows)} operators: {path}")
+        stored = record_request(context.command, context.evidence, raw)
+        return Result(Outcome.RAN, f"{stored.detail}: {stored.path}")
 
     steps: dict[str, Callable[[Context], Result]] = {
         "layout": _layout,

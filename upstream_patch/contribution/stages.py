@@ -92,7 +92,7 @@ def _committed(kind: str, context: Context, missing: MissingTool) -> Result:
 def _correctness(context: Context) -> Stored:
     from upstream_patch.recording import record_correctness
 
-    return record_correctness(context.command, context.evidence)
+    return record_correctness(context.command, context.evidence, out=context.out)
 
 
 def _simulate(context: Context) -> Result:
@@ -107,13 +107,13 @@ def _simulate(context: Context) -> Result:
 def _sanitize(context: Context) -> Stored:
     from upstream_patch.recording import record_sanitizer
 
-    return record_sanitizer(context.command, context.evidence, context.out / "sanitize")
+    return record_sanitizer(context.command, context.evidence, context.out / "sanitize", context.out)
 
 
 def _peers(context: Context) -> Stored:
     from upstream_patch.recording import record_peers
 
-    return record_peers(context.command, context.evidence)
+    return record_peers(context.command, context.evidence, context.out)
 
 
 def _wheel(context: Context) -> Stored:
@@ -131,14 +131,14 @@ def _bench(context: Context) -> Stored:
 def _profile(context: Context) -> Stored:
     from upstream_patch.recording import record_profile
 
-    return record_profile(context.command, context.evidence)
+    return record_profile(context.command, context.evidence, context.out)
 
 
 def _decode(context: Context) -> Stored:
     from upstream_patch.measure.decode.shapes import BATCHES, SHAPES
     from upstream_patch.recording import record_decode
 
-    return record_decode(context.command, tuple(SHAPES), BATCHES, context.evidence)
+    return record_decode(context.command, tuple(SHAPES), BATCHES, context.evidence, out=context.out)
 
 
 def _verify(context: Context) -> Result:

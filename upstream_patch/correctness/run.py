@@ -21,6 +21,7 @@ from upstream_patch.correctness.forms import Bits, Operands, one_row, operands, 
 from upstream_patch.kernels.tuning import USUAL, format_of
 from upstream_patch.machine import cuda_device
 from upstream_patch.problem import Problem
+from upstream_patch.records.keeping import Keeper
 from upstream_patch.records.schema import CaseResult, Check, CorrectnessBody
 from upstream_patch.reference import from_bits
 from upstream_patch.routing import QMV_ROWS
@@ -275,23 +276,29 @@ def matrix_here(full: bool = False) -> list[Case]:
     return matrix(full=full) if device is None else matrix(device, full)
 
 
-def run_matrix(progress: Progress | None = None, full: bool = False, limit_s: float = math.inf) -> CorrectnessBody:
+def run_matrix(
+    progress: Progress | None = None, full: bool = False, limit_s: float = math.inf, keeper: Keeper | None = None
+) -> CorrectnessBody:
     """The matrix on mlx's default GPU. Failures are collected: ask ``failures(body)``.
 
     ``full``: the cover's cases, then the rest of the whole cross, of which none starts after ``limit_s`` seconds.
-    Raises MissingTool without a CUDA device that mlx can use.
+    The units of ``keeper`` are the cases of ``planned``. Raises MissingTool without a CUDA device that mlx can use.
     """
     start = time.monotonic()
+    cases, first = planned(full)
+    compile_ahead([case for case in cases[:first] if asks_stock(case) and not (keeper and case.id in keeper.units)])
+    left = limit_s - (time.monotonic() - start) if full else math.inf
+    body = run_cases(cases, MlxArms, progress, processes=PROCESSES, first=first, limit_s=left, keeper=keeper)
+    return body.model_copy(update={"full": full, "planned": len(cases)})
+
+
+def planned(full: bool = False) -> tuple[list[Case], int]:
+    """The cases of ``run_matrix``, and how many of them come first."""
     cases = matrix_here()
-    compile_ahead([case for case in cases if asks_stock(case)])
     if not full:
-        body = run_cases(cases, MlxArms, progress, processes=PROCESSES)
-        return body.model_copy(update={"planned": len(cases)})
+        return cases, len(cases)
     first = {case.id for case in cases}
-    cases += [case for case in matrix_here(full=True) if case.id not in first]
-    left = limit_s - (time.monotonic() - start)
-    body = run_cases(cases, MlxArms, progress, processes=PROCESSES, first=len(first), limit_s=left)
-    return body.model_copy(update={"full": True, "planned": len(cases)})
+    return [*cases, *(case for case in matrix_here(full=True) if case.id not in first)], len(first)
 
 
 def run_cases(
@@ -301,6 +308,7 @@ def run_cases(
     processes: int = 1,
     first: int = 0,
     limit_s: float = math.inf,
+    keeper: Keeper | None = None,
 ) -> CorrectnessBody:
     """In order of ``cases``. Nothing is timed, so several processes may share the GPU; each has ``arms()`` of its own.
 
@@ -308,6 +316,9 @@ def run_cases(
     processes the ``first`` cases come first, and of the others none starts after ``limit_s`` seconds.
     """
     tell: Progress = progress or (lambda done, total, case: None)
+    opening = CorrectnessBody(cases=[])
+    if keeper is not None:
+        keeper.open(opening)
     if processes == 1:
         mine = arms()
         results = []
@@ -315,39 +326,59 @@ def run_cases(
             tell(done, len(cases), case.id)
             results.append(run_case(case, mine))
     else:
-        found = _in_processes(cases, arms, tell, processes, first, limit_s)
+        found = _in_processes(cases, arms, tell, processes, first, limit_s, keeper)
         results = [found[i] for i in sorted(found)]
     tell(len(results), len(cases), "")
-    return CorrectnessBody(cases=results)
+    return opening.model_copy(update={"cases": results})
 
 
 def _in_processes(
-    cases: Sequence[Case], arms: Callable[[], Arms], tell: Progress, processes: int, first: int, limit_s: float
+    cases: Sequence[Case],
+    arms: Callable[[], Arms],
+    tell: Progress,
+    processes: int,
+    first: int,
+    limit_s: float,
+    keeper: Keeper | None,
 ) -> dict[int, CaseResult]:
+    """By place. Those that the keeper has are not run again, and each share of the others is kept as it ends."""
     end = time.time() + limit_s
-    found: dict[int, CaseResult] = {}
+    kept = keeper.units if keeper is not None else {}
+    found = {i: kept[case.id].items["cases"][0] for i, case in enumerate(cases) if case.id in kept}
+    parts = ([i for i in range(first) if i not in found], [i for i in range(first, len(cases)) if i not in found])
     with _pool(processes) as pool:
         waiting = {
             pool.submit(_run_share, [cases[i] for i in share], arms, ends): share
-            for places, ends in ((range(first), math.inf), (range(first, len(cases)), end))
+            for places, ends in zip(parts, (math.inf, end), strict=True)
             for share in _shares(cases, places)
         }
-        for future in as_completed(waiting):
-            share = waiting[future]
-            found.update(zip(share, _of(future, [cases[i] for i in share]), strict=False))
-            tell(len(found), len(cases), cases[share[-1]].id)
+        try:
+            for future in as_completed(waiting):
+                share = waiting[future]
+                results, died = _of(future, [cases[i] for i in share])
+                new = dict(zip(share, results, strict=False))
+                found.update(new)
+                if keeper is not None and not died:  # where they did, it may be that the run is being stopped
+                    keeper.keep_all({cases[i].id: {"cases": [result]} for i, result in new.items()})
+                tell(len(found), len(cases), cases[share[-1]].id)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    if keeper is not None:
+        keeper.keep_all({cases[i].id: {"cases": [found[i]]} for i in found if cases[i].id not in keeper.units})
     return found
 
 
-def _of(future: Future[list[CaseResult]], cases: Sequence[Case]) -> list[CaseResult]:
+def _of(future: Future[list[CaseResult]], cases: Sequence[Case]) -> tuple[list[CaseResult], bool]:
+    """The results, and whether the process died."""
     try:
-        return future.result()
+        return future.result(), False
     except BrokenProcessPool:
         why = "a process that ran cases died, of memory or of a signal: no result"
-        return [_result(case, _failed(case.problem, why), []) for case in cases]
+        return [_result(case, _failed(case.problem, why), []) for case in cases], True
 
 
-def _shares(cases: Sequence[Case], places: range) -> list[list[int]]:
+def _shares(cases: Sequence[Case], places: Sequence[int]) -> list[list[int]]:
     """Places of cases that mostly take the same instance of our kernel."""
 
     def like(i: int) -> tuple[object, ...]:

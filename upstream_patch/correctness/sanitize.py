@@ -24,6 +24,7 @@ from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.files import write_text
 from upstream_patch.kernels.tuning import DEVICE_CLASSES
 from upstream_patch.machine import cuda_device
+from upstream_patch.records.keeping import Keeper
 from upstream_patch.records.schema import SanitizerBody, SanitizerRun, Tool
 
 PROGRAM = "compute-sanitizer"
@@ -176,8 +177,9 @@ def sanitize(
     build: Callable[[Device, Path], None] | None = None,
     progress: Progress | None = None,
     keep: Path | None = None,
-) -> tuple[SanitizerBody, dict[str, bytes]]:
-    """Every tool over all launches, and once for each planted fault; returns the body and the logs by attachment name.
+    keeper: Keeper | None = None,
+) -> SanitizerBody:
+    """Every tool over all launches, and once for each planted fault; the keeper's units are ``jobs``, with their logs.
 
     Logs are written to the folder ``keep`` before they are read, so that a run that fails can be looked at.
 
@@ -187,10 +189,13 @@ def sanitize(
     """
     device = device or _device()
     program, runner = program or find(), runner or _run
-    version = _version(_checked(runner, [program, "--version"], PLANT_TIMEOUT_S).stdout)
+    version = version_of(program, runner)
     launched = exact.launched(device)
-    jobs: list[tuple[Tool, exact.Plant | None]] = [(tool, None) for tool in OPTIONS]
-    jobs += [(plant.tool, plant) for plant in exact.PLANTS]
+    planned = jobs()
+    keeper = keeper or Keeper(list(planned))
+    opening = SanitizerBody(sanitizer_version=version, options=OPTIONS, launched=launched, runs=[])
+    keeper.open(opening)
+    left = {name: job for name, job in planned.items() if name not in keeper.units}
     with tempfile.TemporaryDirectory(prefix="upstream-patch-sanitize-") as folder:
         (build or _build)(device, Path(folder))
 
@@ -203,31 +208,33 @@ def sanitize(
                 done = _checked(runner, arguments(program, tool, [*target, plant.name]), PLANT_TIMEOUT_S)
             return done.returncode, done.stdout
 
-        said = []
         try:
             with ThreadPoolExecutor(AT_ONCE) as pool, _ending_all(pool):
-                for job, answer in zip(jobs, pool.map(start, jobs), strict=True):
-                    said.append(answer)
+                for (name, (tool, plant)), (code, text) in zip(
+                    left.items(), pool.map(start, left.values()), strict=True
+                ):
+                    if keep is not None:
+                        write_text(keep / name, text)
+                    read = read_planted(plant, code, text) if plant else read_sound(tool, code, text, len(launched))
+                    keeper.keep(name, {name: text}, runs=[read])
                     if progress is not None:
-                        progress(len(said), len(jobs), log_name(*job))
+                        progress(len(keeper.units), len(planned), name)
         finally:
             _stopping.clear()
-    logs = {log_name(*job): text for job, (_, text) in zip(jobs, said, strict=True)}
-    if keep is not None:
-        for name, text in logs.items():
-            write_text(keep / name, text)
-    runs = [
-        read_planted(plant, code, text) if plant else read_sound(tool, code, text, len(launched))
-        for (tool, plant), (code, text) in zip(jobs, said, strict=True)
-    ]
-    sound: dict[Tool, str] = {tool: text for (tool, plant), (_, text) in zip(jobs, said, strict=True) if plant is None}
-    if not any(run.plant is None and run.errors for run in runs):  # a fault may change bits from run to run
-        hashes = outputs(sound, len(launched))
-        launched = [
-            each.model_copy(update={"output_sha256": digest}) for each, digest in zip(launched, hashes, strict=True)
-        ]
-    body = SanitizerBody(sanitizer_version=version, options=OPTIONS, launched=launched, runs=runs)
-    return body, {name: text.encode() for name, text in logs.items()}
+    body = keeper.body(opening)
+    if any(run.errors for run in body.sound):  # a fault may change bits from run to run
+        return body
+    said = {tool: keeper.units[log_name(tool, None)].raw[log_name(tool, None)] for tool in OPTIONS}
+    hashes = outputs(said, len(launched))
+    hashed = [each.model_copy(update={"output_sha256": digest}) for each, digest in zip(launched, hashes, strict=True)]
+    return body.model_copy(update={"launched": hashed})
+
+
+def jobs() -> dict[str, tuple[Tool, exact.Plant | None]]:
+    """Each run under a tool, by the name of its log: over all launches, then with each planted fault."""
+    found: list[tuple[Tool, exact.Plant | None]] = [(tool, None) for tool in OPTIONS]
+    found += [(plant.tool, plant) for plant in exact.PLANTS]
+    return {log_name(*job): job for job in found}
 
 
 def faults(body: SanitizerBody) -> list[str]:
@@ -302,6 +309,11 @@ def _checked(runner: Runner, command: Sequence[str], timeout_s: float) -> subpro
         raise SanitizerFailed(
             f"{' '.join(command[1:3])} took more than {timeout_s:.0f} s and was stopped: see what else uses the GPU"
         ) from error
+
+
+def version_of(program: str, runner: Runner | None = None) -> str:
+    """Raises MissingTool, or SanitizerFailed where it is another program."""
+    return _version(_checked(runner or _run, [program, "--version"], PLANT_TIMEOUT_S).stdout)
 
 
 def _version(said: str) -> str:

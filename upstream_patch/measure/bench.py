@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import groupby
 
 from rich.console import Console
@@ -17,7 +17,6 @@ from upstream_patch.machine import Machine
 from upstream_patch.measure import checked, graphs, inputs
 from upstream_patch.measure.conditions import conditions
 from upstream_patch.measure.host_cost import host_costs
-from upstream_patch.measure.journal import CannotKeep, Journal
 from upstream_patch.measure.mlx_device import MlxDevice
 from upstream_patch.measure.probe import ReadProbe, launch_floor, read_probe
 from upstream_patch.measure.report import table
@@ -25,6 +24,7 @@ from upstream_patch.measure.steps import Progress, counter
 from upstream_patch.measure.suites import Spec, suite
 from upstream_patch.measure.timer import Timer, TimerError, Work, paired, plan_ops
 from upstream_patch.records import host_id
+from upstream_patch.records.keeping import Keeper
 from upstream_patch.records.rules import PROBE_FLOOR_GBPS
 from upstream_patch.records.schema import GRAPH_LIMITS, BenchBody, BenchRow, Protocol
 
@@ -39,18 +39,6 @@ class SlowProbe(UserError):
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run of a suite, whole or not."""
-
-    body: BenchBody
-    """Every row in it is complete; its notes name those that are missing."""
-    waiting: tuple[str, ...] = ()
-    """Rows that another run may measure: the time was over, or the run was stopped, before them."""
-    stopped: KeyboardInterrupt | CannotKeep | None = None
-    """What stopped it before its end."""
-
-
-@dataclass(frozen=True)
 class Opened:
     """A device that is ready to be timed, and what it can do at best."""
 
@@ -60,17 +48,6 @@ class Opened:
     probe: ReadProbe
     floor_us: list[float]
     notes: list[str]
-
-
-@dataclass
-class _Rows:
-    """What came out of a suite's rows."""
-
-    measured: dict[str, BenchRow] = field(default_factory=dict)
-    failed: list[TimerError] = field(default_factory=list)
-    late: list[str] = field(default_factory=list)
-    waiting: list[str] = field(default_factory=list)
-    stopped: KeyboardInterrupt | CannotKeep | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +61,6 @@ class _Bench:
     tick: Callable[[], None]
     deadline: float
     """On ``time.monotonic``: no row starts after it."""
-    journal: Journal | None
 
 
 def run_suite(
@@ -94,27 +70,29 @@ def run_suite(
     machine: Machine | None = None,
     console: Console | None = None,
     limit_s: float = math.inf,
-    journal: Journal | None = None,
-    stored: Collection[str] = (),
-) -> Run:
+    keeper: Keeper | None = None,
+) -> BenchBody:
     """Measure every row of a suite on this machine's CUDA GPU; prints a table to ``console`` (stderr by default).
 
-    After ``limit_s`` seconds no further row starts; the notes name those that were not reached. Ctrl-C, or a
-    ``journal`` that a row cannot be written to, ends the run after the last complete row. ``stored``: rows that are not
-    measured, since a record of an earlier run in the same state holds them.
+    After ``limit_s`` seconds no further row starts; the notes name those that were not reached. Ctrl-C, or a row that
+    the ``keeper`` cannot write down, ends the run after the last complete row.
 
     Raises KeyboardInterrupt when Ctrl-C comes before the first row.
 
-    Raises UserError when the suite is unknown, MissingTool without a CUDA device, SlowProbe when the GPU reads memory
-    more slowly than its kind must, WrongResult when a result is wrong, TimerError when the device cannot be timed.
+    Raises UserError when the suite is unknown or of another kind of machine, MissingTool without a CUDA device,
+    SlowProbe when the GPU reads memory more slowly than its kind must, WrongResult when a result is wrong, TimerError
+    when the device cannot be timed.
     """
     chosen = suite(name)
+    if chosen.where != "cuda":
+        raise UserError(f"suite {name} is not for CUDA: `upstream-patch bench --suite {name}` says where it runs")
     deadline = time.monotonic() + limit_s
+    keeper = keeper or Keeper([spec.id for spec in chosen.rows])
     opened = open_device(machine or prober.probe())
     device, timer = opened.device, opened.timer
-    specs = [spec for spec in chosen.rows if spec.id not in stored]
+    specs = [spec for spec in chosen.rows if spec.id not in keeper.stored]
     tick = counter(progress, len(specs) * chosen.rounds)
-    bench = _Bench(device, timer, opened.l2_bytes, chosen.rounds, tick, deadline, journal)
+    bench = _Bench(device, timer, opened.l2_bytes, chosen.rounds, tick, deadline)
     opening = BenchBody(
         suite=chosen.name,
         probe_gbps=opened.probe.gbps,
@@ -124,18 +102,16 @@ def run_suite(
         rows=[],
         notes=[*opened.notes, f"{GRAPH_LIMITS}{graphs.described()}"],
     )
-    if journal is not None:
-        journal.opening(opening)
-    done = _rows(bench, specs)
-    rows = [done.measured[spec.id] for spec in specs if spec.id in done.measured]
-    left_out = [*(f"left out: {one}" for one in done.failed), *done.late]
-    after = [*conditions("after"), *_environment(device, timer, len(rows)), *left_out]
-    body = opening.model_copy(update={"rows": rows, "notes": [*opening.notes, *after]})
+    keeper.open(opening)
+    failed = _rows(bench, specs, keeper)
+    left_out = [*(f"left out: {one}" for one in failed), *keeper.notes]
+    after = [*conditions("after"), *_environment(device, timer, len(keeper.units)), *left_out]
+    body = keeper.body(opening.model_copy(update={"notes": [*opening.notes, *after]}))
     console = console or Console(stderr=True)
     console.print(table(body))
     for line in left_out:
         console.print(line, style="red", markup=False)
-    return Run(body, tuple(done.waiting), done.stopped)
+    return body
 
 
 def open_device(machine: Machine) -> Opened:
@@ -158,7 +134,7 @@ def open_device(machine: Machine) -> Opened:
 
 def measure_row(opened: Opened, spec: Spec, rounds: int, seed: int = 0) -> BenchRow:
     """One checked row, with weights of its own. Raises WrongResult, or TimerError when it cannot be timed."""
-    bench = _Bench(opened.device, opened.timer, opened.l2_bytes, rounds, lambda: None, math.inf, None)
+    bench = _Bench(opened.device, opened.timer, opened.l2_bytes, rounds, lambda: None, math.inf)
     copies = inputs.cold_copies(spec.problem, opened.l2_bytes)
     return _row(bench, spec, inputs.make_weights(spec.problem, copies, seed=1000 + seed), seed=seed)
 
@@ -180,8 +156,8 @@ def normal_probe(device: MlxDevice, timer: Timer, machine: Machine) -> ReadProbe
     return probe
 
 
-def _rows(bench: _Bench, specs: list[Spec]) -> _Rows:
-    """Each row, with weights made once for neighbours that share them; and why others are left out.
+def _rows(bench: _Bench, specs: list[Spec], keeper: Keeper) -> list[TimerError]:
+    """Each row, with weights made once for neighbours that share them; why others are left out.
 
     A row that cannot be timed costs no other one its place. Raises TimerError when none can be, and UserError when the
     time is over before the first.
@@ -191,46 +167,27 @@ def _rows(bench: _Bench, specs: list[Spec]) -> _Rows:
     def key(spec: Spec) -> str:
         return spec.problem.weights_id
 
-    done = _Rows()
+    failed: list[TimerError] = []
     for number, (_, neighbours) in enumerate(groupby(sorted(specs, key=key), key=key)):
-        group = list(neighbours)
         weights: inputs.Weights | None = None
-        for spec in group:
-            if done.stopped or time.monotonic() > bench.deadline:
-                done.late.append(f"{why(done.stopped) if done.stopped else 'not reached in time'}: {spec.id}")
-                done.waiting.append(spec.id)
+        for spec in neighbours:
+            if keeper.skips(spec.id, bench.deadline):
                 continue
             try:
-                if weights is None:
-                    mx.clear_cache()
-                    copies = inputs.cold_copies(spec.problem, bench.l2_bytes)
-                    weights = inputs.make_weights(spec.problem, copies, seed=1000 + number)
-                row = _row(bench, spec, weights, seed=number)
-                done.measured[spec.id] = row
-                if bench.journal is not None:
-                    bench.journal.row(row)
+                with keeper.unit(spec.id):
+                    if weights is None:
+                        mx.clear_cache()
+                        copies = inputs.cold_copies(spec.problem, bench.l2_bytes)
+                        weights = inputs.make_weights(spec.problem, copies, seed=1000 + number)
+                    keeper.keep(spec.id, rows=[_row(bench, spec, weights, seed=number)])
             except TimerError as error:
-                done.failed.append(error)
-            except (KeyboardInterrupt, CannotKeep) as error:
-                if not done.measured:
-                    raise
-                done.stopped = error
-                if spec.id not in done.measured:
-                    done.late.append(f"{why(error)}: {spec.id}")
-                    done.waiting.append(spec.id)
+                failed.append(error)
         del weights
-    if not done.measured:
+    if not keeper.units:
         raise (
-            done.failed[0]
-            if done.failed
-            else UserError("the time was over before the first row: give the bench more minutes")
+            failed[0] if failed else UserError("the time was over before the first row: give the bench more minutes")
         )
-    return done
-
-
-def why(stopped: KeyboardInterrupt | CannotKeep) -> str:
-    """How the note of a row begins that was not run."""
-    return f"not run, {str(stopped) or 'stopped by Ctrl-C'}"
+    return failed
 
 
 def _row(bench: _Bench, spec: Spec, weights: inputs.Weights, seed: int) -> BenchRow:

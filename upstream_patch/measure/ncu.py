@@ -1,4 +1,4 @@
-"""Drive Nsight Compute: which arguments, one run over all planned operations, and what its report must contain.
+"""Drive Nsight Compute: which arguments, one run for what shares weights, and what its report must contain.
 
 Durations measured here are the profiler's (caches emptied, one kernel at a time). They live in ncu records only and are
 never mixed with the paired timer's.
@@ -17,11 +17,12 @@ from pathlib import Path
 import upstream_patch
 from upstream_patch import routing
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.measure.ncu_report_reader import Expected, read_report
+from upstream_patch.measure.ncu_report_reader import BadReport, Expected, read_report
 from upstream_patch.measure.ncu_target import check, write_plan
 from upstream_patch.measure.steps import Progress, counter
 from upstream_patch.measure.suites import Profiled, profile_plan
-from upstream_patch.records.schema import NcuBody
+from upstream_patch.records.keeping import Keeper
+from upstream_patch.records.schema import NcuBody, NcuLaunch
 
 REQUIRED = (
     "gpu__time_duration.sum",
@@ -42,7 +43,6 @@ sectors that L2 read and did not have say what came from memory: another counter
 TIMEOUT_S = 300
 EXTRA_LAUNCHES = 4
 """ncu may record this many more than planned, so that an unplanned launch shows instead of being cut off."""
-RAW_NAME = "raw.csv"
 
 Runner = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 Symbol = Callable[[Profiled], str | None]
@@ -124,21 +124,46 @@ def profile(
     runner: Runner | None = None,
     symbol: Symbol = symbol_here,
     check: Callable[[Sequence[Profiled]], None] = check,
-) -> tuple[NcuBody, dict[str, bytes]]:
-    """Profile a plan of ``suites.PROFILES`` in one ncu run; returns the body and the raw CSV by attachment name.
+    keeper: Keeper | None = None,
+) -> NcuBody:
+    """Profile a plan of ``suites.PROFILES``, one run of ncu for each matrix of weights; the raw CSV goes to the keeper.
 
-    ``ncu`` is the program (default: ``$UPSTREAM_PATCH_NCU``, then ``ncu`` on the path). Raises WrongResult when a
-    planned operation is wrong, MissingTool when ncu, its permission or the report reader is missing, ProfilerFailed or
-    BadReport when the report is not exactly what was planned.
+    Where a run of ncu fails after another one, what is complete stays, and the notes name the rest. ``ncu`` is the
+    program (default: ``$UPSTREAM_PATCH_NCU``, then ``ncu`` on the path). Raises WrongResult when a planned operation is
+    wrong, MissingTool when ncu, its permission or the report reader is missing, ProfilerFailed or BadReport when the
+    report is not exactly what was planned.
     """
-    plan = profile_plan(name)
-    launches = expected(plan, symbol)
+    groups = by_weights(profile_plan(name))
+    launches = {unit: expected(group, symbol) for unit, group in groups.items()}
+    keeper = keeper or Keeper(list(groups))
     ncu, runner = ncu or os.environ.get("UPSTREAM_PATCH_NCU", "ncu"), runner or _run
-    step = counter(progress, 5)
-    version = _version(_checked(runner, [ncu, "--version"]).stdout)
+    step = counter(progress, 1 + 4 * len(groups))
+    opening = NcuBody(ncu_version=_version(_checked(runner, [ncu, "--version"]).stdout), launches=[])
     step()
-    check(plan)
-    step()
+    keeper.open(opening)
+    for unit, group in groups.items():
+        if keeper.skips(unit):
+            continue
+        with keeper.unit(unit, ProfilerFailed, BadReport, MissingTool):
+            check(group)
+            step()
+            measured, raw = _profiled(ncu, runner, group, launches[unit], step)
+            keeper.keep(unit, {f"{unit}.csv": raw}, launches=measured)
+    return keeper.body(opening.model_copy(update={"notes": keeper.notes}))
+
+
+def by_weights(plan: Sequence[Profiled]) -> dict[str, list[Profiled]]:
+    """The operations that share weights, by the weights' id."""
+    groups: dict[str, list[Profiled]] = {}
+    for item in plan:
+        groups.setdefault(item.problem.weights_id, []).append(item)
+    return groups
+
+
+def _profiled(
+    ncu: str, runner: Runner, plan: Sequence[Profiled], launches: Sequence[Expected], step: Callable[[], None]
+) -> tuple[list[NcuLaunch], str]:
+    """The launches of one run of ncu, and the raw CSV."""
     with tempfile.TemporaryDirectory(prefix="upstream-patch-ncu-") as folder:
         plan_file, report = Path(folder, "plan.json"), Path(folder, "profile.ncu-rep")
         write_plan(plan, plan_file)
@@ -154,7 +179,7 @@ def profile(
         step()
         raw = _checked(runner, export_arguments(ncu, report)).stdout
         step()
-    return NcuBody(ncu_version=version, launches=measured), {RAW_NAME: raw.encode()}
+    return measured, raw
 
 
 def _collect(runner: Runner, arguments: Callable[[Sequence[str]], list[str]]) -> None:

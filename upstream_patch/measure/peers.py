@@ -30,6 +30,7 @@ from upstream_patch.measure.suites import LLAMA_8B
 from upstream_patch.measure.timer import Timer, TimerError, paired, plan_ops
 from upstream_patch.measure.torch_device import TorchDevice, graph_work, torch_here
 from upstream_patch.problem import Problem
+from upstream_patch.records.keeping import Keeper
 from upstream_patch.records.schema import Check, PeerBody, PeerRow
 from upstream_patch.reference import Inputs
 
@@ -169,14 +170,16 @@ def run_peers(
     machine: Machine | None = None,
     gpu: Gpu | None = None,
     build: Callable[[dict[str, kernels.Variant], str], dict[str, bytes]] | None = None,
+    keeper: Keeper | None = None,
 ) -> PeerBody:
-    """Time every problem; rows that cannot be timed are left out, and the notes say so.
+    """Time every problem; rows that cannot be timed, or were not reached, are left out, and the notes say so.
 
     Raises MissingTool without PyTorch, a CUDA device of a known class or NVRTC, WrongResult when a result is wrong,
     TimerError when no row can be timed.
     """
     torch = torch_here()
     wanted = problems() if wanted is None else wanted
+    keeper = keeper or Keeper([problem.id for problem in wanted])
     machine = machine or prober.probe()
     l2_bytes = inputs.last_level_cache(machine)
     torch.cuda.init()
@@ -192,26 +195,7 @@ def run_peers(
     stream = TorchDevice(torch)
     timer = Timer(stream)
     timer.calibrate()
-    tick = counter(progress, len(wanted) * ROUNDS)
-    rows: list[PeerRow] = []
-    failed: list[TimerError] = []
-    copies: list[Copy] = []
-    shared: str | None = None
-    for problem in wanted:
-        variant, grid = cuts[problem]
-        if shared != problem.weights_id:
-            copies, shared = [], problem.weights_id  # the old ones go before the new ones come
-            torch.cuda.empty_cache()
-            count = inputs.cold_copies(problem, l2_bytes)
-            copies = [make_copy(torch, problem, seed) for seed in range(count)]
-        arms = Arms(torch, gpu, loaded[variant.name], problem, grid, copies)
-        try:
-            rows.append(_row(stream, timer, problem, arms, copies, variant.name, tick))
-        except TimerError as error:
-            failed.append(type(error)(f"left out: {problem.id}: {error}"))
-    if not rows:
-        raise failed[0]
-    return PeerBody(
+    opening = PeerBody(
         peer=PEER,
         peer_version=str(torch.__version__),
         timer=(
@@ -219,9 +203,33 @@ def run_peers(
             f"one CUDA graph of the operations, less an empty bracket of {timer.bracket_us:.2f} us, per operation, "
             "after as many that are not timed; each operation in a graph waits for the one before, in both arms"
         ),
-        rows=rows,
-        notes=[*notes, *conditions("after"), *(str(error) for error in failed)],
+        rows=[],
+        notes=notes,
     )
+    keeper.open(opening)
+    tick = counter(progress, len(wanted) * ROUNDS)
+    failed: list[TimerError] = []
+    copies: list[Copy] = []
+    shared: str | None = None
+    for problem in wanted:
+        if keeper.skips(problem.id):
+            continue
+        variant, grid = cuts[problem]
+        try:
+            with keeper.unit(problem.id):
+                if shared != problem.weights_id:
+                    copies, shared = [], problem.weights_id  # the old ones go before the new ones come
+                    torch.cuda.empty_cache()
+                    count = inputs.cold_copies(problem, l2_bytes)
+                    copies = [make_copy(torch, problem, seed) for seed in range(count)]
+                arms = Arms(torch, gpu, loaded[variant.name], problem, grid, copies)
+                keeper.keep(problem.id, rows=[_row(stream, timer, problem, arms, copies, variant.name, tick)])
+        except TimerError as error:
+            failed.append(type(error)(f"left out: {problem.id}: {error}"))
+    if not keeper.units:
+        raise failed[0]
+    after = [*conditions("after"), *(str(error) for error in failed), *keeper.notes]
+    return keeper.body(opening.model_copy(update={"notes": [*notes, *after]}))
 
 
 def _row(

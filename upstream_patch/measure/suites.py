@@ -37,6 +37,8 @@ class Suite:
     rows: tuple[Spec, ...]
     rounds: int = 12
     """A multiple of 6: every order of the three arms comes equally often."""
+    where: Literal["cuda", "m5"] = "cuda"
+    """The machine that it is for: any CUDA GPU, or an Apple GPU with matrix units (M5)."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,56 @@ _SMALL_M = (
     + _specs(((4096, 1024), (4096, 4096)), (1, 7, 8), cache="hot")
 )
 
+REQUESTED: tuple[Problem, ...] = tuple(
+    Problem(m=m, n=n, k=k)
+    for k, n, m in (
+        *((2048, 2048, 22), (4096, 4096, 16), (768, 4096, 16), (256, 4096, 16), (10752, 2048, 85), (14336, 4096, 33)),
+        *((256, 4096, 40), (17408, 5120, 56), (5120, 17408, 28), (4096, 4096, 512), (4096, 14336, 8)),
+    )
+)
+"""The operators of the Metal request's table; the last two are its controls."""
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The request's protocol of its operators: a chain of ``calls + short`` calls that depend on one another less one
+    of ``short``, the least of ``repeats`` differences, a call, less the same of the glue; the weights take turns."""
+
+    calls: int = 64
+    short: int = 8
+    repeats: int = 3
+    weight_sets: int = 8
+    rounds: int = 6
+
+
+@dataclass(frozen=True)
+class ModelPass:
+    """A row of the request's table of models: one forward pass over so many random tokens with a fresh cache."""
+
+    name: str
+    tokens: tuple[int, ...]
+
+
+SLOPE = Slope()
+MODEL_PASSES = (
+    ModelPass("LFM2.5-1.2B-Instruct-4bit", (32,)),
+    ModelPass("Llama-3.2-1B-Instruct-4bit", (128, 512)),
+    ModelPass("Qwen3.5-4B-4bit", (32, 128)),
+    ModelPass("Qwen3.6-27B-4bit", (32, 128)),
+    ModelPass("Qwen3.6-35B-A3B-4bit", (128,)),
+)
+"""``d1-3B`` is not here: its pass is on a prompt and takes the last row only. Paired as the operators are, in
+``SLOPE.rounds`` rounds."""
+VOCABULARY = 32_000
+"""Their tokens are drawn below this: every model of the table has more."""
+REQUEST_METAL = Suite(
+    "request-metal",
+    "the operators of the Metal request's table, by its slope method; its models beside them",
+    tuple(Spec(problem, cache="hot", order="chain") for problem in REQUESTED),
+    rounds=SLOPE.rounds,
+    where="m5",
+)
+
 SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
@@ -120,6 +172,7 @@ SUITES: dict[str, Suite] = {
         Suite("formats-full", "every width, group size, mode and dtype, 1 to 32 rows", _formats_full()),
         Suite("models", "the projections of five models at 1, 8 and 16 rows", _specs(all_projections(), MODEL_ROWS)),
         Suite("boundary", "every row count on both sides of every change of kernel, ours and stock's", _boundary()),
+        REQUEST_METAL,
         Suite(
             "smoke",
             "every protocol once, in seconds",

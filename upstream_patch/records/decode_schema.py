@@ -38,8 +38,9 @@ class DecodeArm(Model):
 
     step_ms: Samples
     host_ms: Samples
-    """Of these, what the host needs to build the step and hand it to the device. It waits for no result, but MLX lets
-    only so many graphs be in flight: where the device is slower, it waits for it in here."""
+    """Of these, what the host needs to build the step and hand it over, waits included: it waits for no result, but MLX
+    lets only so many graphs be in flight, and where the device is slower the host waits in here for room. So its own
+    cost is at most this; MLX does not tell the two apart."""
     matmul_ms: Samples
     """The step's quantized matmuls alone, as they depend on one another in the step."""
     generator_ms: list[Microseconds] = []

@@ -83,6 +83,8 @@ class CorrectnessBody(Model):
     """Of every format with every M, dtype and layout, not of the cover."""
     planned: int | None = None
     """Cases that were asked for: more than ``cases`` where the time ended before. None in older records."""
+    notes: list[str] = []
+    """Whether the cases are of more runs than one."""
 
 
 class Protocol(Model):
@@ -194,6 +196,8 @@ class NcuBody(Model):
     kind: Literal["ncu"] = "ncu"
     ncu_version: str
     launches: list[NcuLaunch]
+    notes: list[str] = []
+    """Which weights of the plan were not profiled, and why."""
 
 
 class Sanitized(Model):
@@ -234,6 +238,8 @@ class SanitizerBody(Model):
     """Each tool's own options."""
     launched: list[Sanitized]
     runs: list[SanitizerRun]
+    notes: list[str] = []
+    """Whether the processes are of more runs than one."""
 
     @property
     def sound(self) -> list[SanitizerRun]:

@@ -34,7 +34,7 @@ _STEP = (
     ("matmul_ms", ",.2f", "matmuls"),
     ("matmul_share", ".0%", "share"),
     ("matmul_read_fraction", ".0%", "of probe"),
-    ("host_ms", ",.2f", "host"),
+    ("host_ms", ",.2f", "host, with waits"),
     ("logits_error", ".1e", "logits error"),
 )
 """Facts of an arm: name, digits, what the column is called."""
@@ -154,8 +154,9 @@ def _decode(book: Book) -> Iterator[Table]:
             anchor=f"{book.host}-decode-{model}-step",
             title=f"What a step of {model} is made of",
             about="Milliseconds. Matmuls: the step's quantized matmuls alone, each waiting for those it waits for in "
-            "the step; of probe: their packed bytes in that time, as a share of the read probe. Host: its part of the "
-            "step, in which it may wait for a slower device. Logits error: against the same weights in fp32.",
+            "the step; of probe: their packed bytes in that time, as a share of the read probe. Host: what the "
+            "host needs to build the step and hand it over, with the wait for room in MLX's queue where the device is "
+            "slower, so its own cost is at most that. Logits error: against the same weights in fp32.",
             columns=("", *(words for _, _, words in _STEP)),
             groups=(Group("", tuple(rows)),) if rows else (),
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from upstream_patch.measure.suites import REQUESTED
 from upstream_patch.problem import Problem
-from upstream_patch.routing_metal import M5, PARTS, REQUESTED, AppleGpu, qmv_batch_limit, route, stock_route
+from upstream_patch.routing_metal import M5, PARTS, AppleGpu, qmv_batch_limit, route, stock_route
 from upstream_patch.routing_table.spans import ranges, table
 
 LAST = 600

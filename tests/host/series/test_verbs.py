@@ -69,6 +69,21 @@ def test_from_check_to_what_was_sent(repository: Any, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_status_names_every_file_whole_and_an_edit_takes_one_line(
+    repository: Any, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = [line.rstrip() for line in say("status", "--mlx", str(repository.path)).splitlines()]
+    rows = json.loads(say("status", "--mlx", str(repository.path), "--json"))
+    assert max(map(len, lines)) <= width
+    assert [line for line in lines if not line.startswith(" ")] == ["cuda", "folding", "metal"]
+    files = dict.fromkeys((row["contribution"], row["file"]) for row in rows)
+    assert [line[2:] for line in lines if line.startswith("  ") and line[2] != " "] == [file for _, file in files]
+    shown = [line.split() for line in lines if line.startswith("    ")]
+    assert shown == [[row["name"], row["state"], *row["detail"].split(), *f"({row['proof']})".split()] for row in rows]
+
+
 def test_a_conflict_is_shown_with_the_commits_that_made_it_and_is_not_zero(repository: Any) -> None:
     path = "mlx/backend/metal/kernels/quantized_nax.h"
     repository.commit({path: "nothing\n"}, "Rewrite NAX")

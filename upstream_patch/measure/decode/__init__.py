@@ -11,11 +11,21 @@ from rich.console import Console
 from upstream_patch.machine import Machine
 from upstream_patch.measure.steps import Progress, counter
 from upstream_patch.records.decode_schema import DecodeBody
+from upstream_patch.records.keeping import Keeper
 
 ROWS_SHARE = 0.75
 """Of the time that is given, for the rows; what is left is for the last row to end, and for the traces."""
 LEAST_TRACE_S = 45.0
 """A trace builds the model again; it gets this much even where the time is over."""
+TRACES = "traces"
+"""The unit of all traces."""
+
+
+def plan(models: Sequence[str], batches: Sequence[int]) -> list[str]:
+    """Names of the units: every row, then the traces."""
+    from upstream_patch.measure.decode.run import row_id
+
+    return [*(row_id(model, batch) for model in models for batch in sorted(batches)), TRACES]
 
 
 def run_decode(
@@ -26,18 +36,19 @@ def run_decode(
     progress: Progress | None = None,
     console: Console | None = None,
     limit_s: float = math.inf,
+    keeper: Keeper | None = None,
 ) -> DecodeBody:
     """Measure the decode of models (a name of ``shapes.SHAPES``, or a folder) on this machine's CUDA GPU.
 
     What was measured is shown on ``console`` (stderr by default); the notes name what was not reached in ``limit_s``
-    seconds. Raises MissingTool without a CUDA device or mlx-lm, SlowProbe, WrongResult, or UserError where no row was
-    reached.
+    seconds, or before the run was stopped. The units of ``keeper`` are those of ``plan``. Raises MissingTool without a
+    CUDA device or mlx-lm, SlowProbe, or UserError where no row was measured.
     """
     from upstream_patch.correctness import Case, compile_ahead
     from upstream_patch.measure import graphs
     from upstream_patch.measure.bench import normal_probe
     from upstream_patch.measure.conditions import conditions
-    from upstream_patch.measure.decode import lm, report, run, trace
+    from upstream_patch.measure.decode import lm, report, run
     from upstream_patch.measure.decode.loop import LOOP
     from upstream_patch.measure.decode.models import named
     from upstream_patch.measure.decode.shapes import PROMPT
@@ -55,31 +66,41 @@ def run_decode(
     timer = Timer(device)
     timer.calibrate()
     probe = normal_probe(device, timer, machine)
-    found = run.measure(
-        models,
-        named,
-        batches,
-        begin + ROWS_SHARE * limit_s,
-        counter(progress, len(models) * len(batches)),
-    )
-    notes += [*conditions("after"), f"{GRAPH_LIMITS}{graphs.described()}", *found.left_out]
-    wanted = [row.batch for row in found.rows if row.model == found.models[0].name and row.batch in trace.BATCHES]
-    left = max(LEAST_TRACE_S, begin + limit_s - time.monotonic())
-    traces, tracer = trace.traced(models[0], wanted or [found.rows[0].batch], min(left, 600.0))
-    body = DecodeBody(
+    keeper = keeper or Keeper(plan(models, batches))
+    opening = DecodeBody(
         loop=LOOP,
         probe_gbps=probe.gbps,
         mlx_lm=version,
         dispatch_hash=dispatch_hash.today(),
-        models=found.models,
-        rows=found.rows,
-        traces=traces,
-        tracer=tracer,
-        notes=notes,
+        models=[],
+        rows=[],
+        notes=[*notes, f"{GRAPH_LIMITS}{graphs.described()}"],
     )
+    keeper.open(opening)
+    ticks = counter(progress, len(models) * len(batches))
+    run.measure(models, named, batches, begin + ROWS_SHARE * limit_s, keeper, ticks)
+    left = max(LEAST_TRACE_S, begin + limit_s - time.monotonic())
+    _trace(models[0], batches, min(left, 600.0), keeper)
+    body = keeper.body(opening)
+    body = body.model_copy(update={"notes": [*body.notes, *conditions("after"), *keeper.notes]})
     console = console or Console(stderr=True)
     console.print(report.table(body))
-    console.print(report.kernels(traces) if traces else f"no trace: {tracer}", markup=False)
-    for line in found.left_out:
+    console.print(report.kernels(body.traces) if body.traces else f"no trace: {body.tracer}", markup=False)
+    for line in keeper.notes:
         console.print(line, style="red", markup=False)
     return body
+
+
+def _trace(model: str, batches: Sequence[int], timeout_s: float, keeper: Keeper) -> None:
+    """The first model's steps at the batch sizes that were measured."""
+    from upstream_patch.measure.decode import run, trace
+    from upstream_patch.measure.decode.models import name_of
+
+    measured = [batch for batch in batches if {*keeper.units, *keeper.stored} & {run.row_id(model, batch)}]
+    wanted = [batch for batch in measured if batch in trace.BATCHES] or measured[:1]
+    if not wanted or keeper.skips(TRACES):
+        return
+    with keeper.unit(TRACES):
+        here = [one for one in keeper.items("models") if one.name == name_of(model)]
+        traces, tracer = trace.traced(model, wanted, timeout_s)
+        keeper.keep(TRACES, models=here[:1] or [run.described(model)], traces=traces, tracer=tracer)

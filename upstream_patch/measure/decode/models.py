@@ -52,14 +52,20 @@ def load(folder: Path) -> Built:
     if not any(isinstance(layer, nn.QuantizedLinear) for _, layer in module.named_modules()):
         raise UserError(f"the weights in {folder} are not quantized: python -m mlx_lm.convert -q quantizes them")
     text = config.get("text_config", config)
-    name = "".join(letter if letter.isalnum() else "-" for letter in folder.resolve().name.lower()).strip("-")
     plain = {key: value for key, value in text.items() if isinstance(value, int | float | str)}
-    return Built(name, "loaded", plain, module, int(text["vocab_size"]))
+    return Built(name_of(str(folder)), "loaded", plain, module, int(text["vocab_size"]))
 
 
 def named(model: str) -> Built:
     """A known shape with random weights, or, where the name is that of a folder here, the folder's model."""
     return load(Path(model)) if Path(model).is_dir() else build(shape(model))
+
+
+def name_of(model: str) -> str:
+    """Of ``named(model)``: a shape's own, or a folder's last part, as an id may hold it."""
+    if not Path(model).is_dir():
+        return model
+    return "".join(letter if letter.isalnum() else "-" for letter in Path(model).resolve().name.lower()).strip("-")
 
 
 def _evaluate(module: Any) -> None:

@@ -14,11 +14,11 @@ _SHOWN = 12
 
 
 def table(body: DecodeBody) -> Table:
-    """One line an arm: ms a step and tokens a second of all sequences; ms of the matmuls alone, of the host's part, and
-    of a step of mlx-lm's generator."""
+    """One line an arm: ms a step and tokens a second of all sequences; ms of the matmuls alone, of the host's part with
+    its waits for room in MLX's queue, and of a step of mlx-lm's generator."""
     shown = _plain(f"decode: read probe {median(body.probe_gbps):.0f} GB/s, mlx-lm {body.mlx_lm}")
     shown.add_column("model, B", no_wrap=True)
-    for column in ("arm", "ms", "tok/s", "x stock", "matmuls", "host", "generator"):
+    for column in ("arm", "ms", "tok/s", "x stock", "matmuls", "host+wait", "generator"):
         shown.add_column(column, justify="right", no_wrap=True)
     for row in body.rows:
         stock = median(row.stock.step_ms)

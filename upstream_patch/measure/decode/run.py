@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -13,11 +11,12 @@ from upstream_patch.errors import UserError
 from upstream_patch.measure.checked import WrongResult
 from upstream_patch.measure.decode import checked, generator, loop
 from upstream_patch.measure.decode.arms import ARMS, Call
-from upstream_patch.measure.decode.models import Built
+from upstream_patch.measure.decode.models import Built, name_of, named
 from upstream_patch.measure.decode.shapes import FIRST, PROMPT
 from upstream_patch.measure.timer import orders
 from upstream_patch.problem import MLX_DTYPE, Problem
 from upstream_patch.records.decode_schema import DecodeArm, DecodeModel, DecodeRow
+from upstream_patch.records.keeping import Keeper
 from upstream_patch.records.stats import ENOUGH_SAMPLES
 
 ROUNDS = ENOUGH_SAMPLES
@@ -28,59 +27,54 @@ FEW = 3
 _DTYPES = {name: dtype for dtype, name in MLX_DTYPE.items()}
 
 
-@dataclass
-class Measured:
-    """What a run has so far; rows of all models in the order of models and batch sizes."""
-
-    models: list[DecodeModel] = field(default_factory=list)
-    rows: list[DecodeRow] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    """Why rows are missing, or a part of them, in lines."""
-
-
 def measure(
     names: Sequence[str],
     make: Callable[[str], Built],
     batches: Sequence[int],
     deadline: float,
+    keeper: Keeper,
     tick: Callable[[], None] = lambda: None,
     rounds: int = ROUNDS,
-) -> Measured:
-    """Rows of every model and batch size. ``make`` builds a model by its name, one after the other.
+) -> None:
+    """Rows of every model and batch size, into the keeper. ``make`` builds a model by its name, one after the other.
 
-    No row starts after ``deadline`` (``time.monotonic``); the batch sizes that matter most come first, and those that
-    were not reached are named, as are those where an arm's answer is wrong or MLX failed: what was measured is kept.
-    Raises UserError where no row was.
+    No row starts after ``deadline`` (``time.monotonic``); the batch sizes that matter most come first, and the keeper's
+    notes name those that were not reached, and those where an arm's answer is wrong or MLX failed: what was measured
+    is kept. Raises UserError where no row was, and one was to be.
     """
-    found = Measured()
     order = sorted(batches, key=lambda batch: FIRST.index(batch) if batch in FIRST else len(FIRST))
     for name in names:
-        if time.monotonic() > deadline:
-            found.left_out += [f"not reached in time: {name}.B{batch}" for batch in order]
-            continue
-        built = make(name)
-        rows: list[DecodeRow] = []
+        built: Built | None = None
         for batch in order:
-            if time.monotonic() > deadline:
-                found.left_out.append(f"not reached in time: {built.name}.B{batch}")
+            row = row_id(name, batch)
+            if keeper.skips(row, deadline):
                 continue
             try:
-                row, model = _row(built, batch, rounds, found.left_out)
+                with keeper.unit(row):
+                    built = built or make(name)
+                    measured, model = _row(built, batch, rounds, keeper.notes)
+                    keeper.keep(row, models=[model], rows=[measured])
             except WrongResult as error:
-                found.left_out.append(f"{WRONG}{error}")
+                keeper.notes.append(f"{WRONG}{error}")
             except RuntimeError as error:  # MLX: out of memory, or what its CUDA backend lacks
-                found.left_out.append(f"failed: {built.name}.B{batch}: {' '.join(str(error).split())[:300]}")
-            else:
-                if not rows:
-                    found.models.append(model)
-                rows.append(row)
+                keeper.notes.append(f"failed: {row}: {' '.join(str(error).split())[:300]}")
             tick()
-        found.rows += sorted(rows, key=lambda row: row.batch)
         del built
         _free()
-    if not found.rows:
-        raise UserError(f"no row was measured: {'; '.join(found.left_out)}")
-    return found
+    if not keeper.units and not keeper.stored:
+        raise UserError(f"no row was measured: {'; '.join(keeper.notes)}")
+
+
+def row_id(model: str, batch: int) -> str:
+    """A row by what was asked for, e.g. ``llama-3.1-8b.B8``."""
+    return f"{name_of(model)}.B{batch}"
+
+
+def described(model: str) -> DecodeModel:
+    """A model of which no row is measured here."""
+    built = named(model)
+    _, calls = loop.calls_of(loop.prefill(built, 1), "ours")
+    return _model(built, [_problem(call, 1) for call in calls])
 
 
 def _row(built: Built, batch: int, rounds: int, left_out: list[str]) -> tuple[DecodeRow, DecodeModel]:

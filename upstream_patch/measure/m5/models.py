@@ -9,37 +9,17 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.measure.m5.slope import ROUNDS
+from upstream_patch.measure.suites import MODEL_PASSES, SLOPE, VOCABULARY, ModelPass
 
 FILE = "models.json"
-VOCABULARY = 32_000
-"""Tokens are drawn below this: every model of the table has more."""
 WORST = 0.05
 """How far the logits of the last token may be from stock's, as a norm."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row of the request's table. ``d1-3B`` is not here: its pass is on a prompt and takes the last row only."""
-
-    name: str
-    tokens: tuple[int, ...]
-
-
-TABLE = (
-    Entry("LFM2.5-1.2B-Instruct-4bit", (32,)),
-    Entry("Llama-3.2-1B-Instruct-4bit", (128, 512)),
-    Entry("Qwen3.5-4B-4bit", (32, 128)),
-    Entry("Qwen3.6-27B-4bit", (32, 128)),
-    Entry("Qwen3.6-35B-A3B-4bit", (128,)),
-)
 
 
 class Forward(BaseModel):
@@ -61,12 +41,12 @@ class Forward(BaseModel):
         return f"{self.model}, {self.tokens} tokens: {stock:.1f} -> {ours:.1f} ms"
 
 
-def entry(given: str) -> Entry:
+def entry(given: str) -> ModelPass:
     """The row of the table that a folder or id names by its last part. Raises UserError for none."""
     name = given.rstrip("/").rpartition("/")[2]
-    found = next((each for each in TABLE if each.name.lower() == name.lower()), None)
+    found = next((each for each in MODEL_PASSES if each.name.lower() == name.lower()), None)
     if found is None:
-        raise UserError(f"{given} is no model of the request's table; known: {', '.join(e.name for e in TABLE)}")
+        raise UserError(f"{given} is no model of the request's table; known: {', '.join(e.name for e in MODEL_PASSES)}")
     return found
 
 
@@ -108,7 +88,7 @@ def _forward(name: str, tokens: int, model: Any, cache: Callable[[Any], Any]) ->
     if not error <= WORST:
         raise UserError(f"{name}, {tokens} tokens: our logits are {error:.3g} from stock's, nothing was timed")
     times: dict[str, list[float]] = {arm: [] for arm in arms}
-    for number in range(ROUNDS):
+    for number in range(SLOPE.rounds):
         for arm in list(arms) if number % 2 else reversed(arms):
             start = time.perf_counter()
             arms[arm]()

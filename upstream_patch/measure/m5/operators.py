@@ -12,12 +12,12 @@ from upstream_patch.measure import checked, inputs
 from upstream_patch.measure.m5 import slope
 from upstream_patch.measure.m5.cases import sampled
 from upstream_patch.measure.steps import Progress, counter
+from upstream_patch.measure.suites import REQUEST_METAL, REQUESTED, SLOPE
 from upstream_patch.problem import Problem
 from upstream_patch.records.schema import BenchBody, BenchRow, Protocol
-from upstream_patch.routing_metal import REQUESTED, AppleGpu, instance, route, stock_route
+from upstream_patch.routing_metal import AppleGpu, instance, route, stock_route
 
-SUITE = "request-metal"
-WEIGHT_SETS = 8
+WEIGHT_SETS = SLOPE.weight_sets
 PROBE_BYTES = 1 << 30
 _PROBES = 5
 TIMER = (
@@ -38,7 +38,7 @@ def run_table(gpu: AppleGpu, problems: Sequence[Problem] = REQUESTED, progress: 
         floors.append(floor)
         tick()
     return BenchBody(
-        suite=SUITE,
+        suite=REQUEST_METAL.name,
         probe_gbps=[_read_gbps() for _ in range(_PROBES)],
         probe_bytes=PROBE_BYTES,
         launch_floor_us=floors,

@@ -12,8 +12,9 @@ from upstream_patch import machine
 from upstream_patch.kernels import metal_source
 from upstream_patch.kernels.metal import COLUMNS, GROUP, STEP, Staged, instances
 from upstream_patch.measure.m5 import bits, cases, mlx_tests, models, operators, slope
+from upstream_patch.measure.suites import MODEL_PASSES, REQUESTED
 from upstream_patch.problem import Problem
-from upstream_patch.routing_metal import REQUESTED, AppleGpu, instance, route, rows_and_batch, stock_route
+from upstream_patch.routing_metal import AppleGpu, instance, route, rows_and_batch, stock_route
 
 TF32 = "MLX_ENABLE_TF32"
 SETTINGS: tuple[dict[str, str], ...] = ({}, {TF32: "0"})
@@ -106,7 +107,7 @@ def _operators(made: Plan, gpu: AppleGpu, reached: set[Staged]) -> Iterator[str]
 
 def _models(given: Sequence[str]) -> Iterator[str]:
     chosen = {models.entry(each).name: each for each in given}
-    for row in models.TABLE:
+    for row in MODEL_PASSES:
         tokens = ", ".join(map(str, row.tokens))
         yield f"{row.name}, {tokens} tokens: {chosen.get(row.name, 'not given, left out (--model FOLDER_OR_ID)')}"
 

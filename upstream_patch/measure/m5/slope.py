@@ -1,7 +1,8 @@
 """The request's timing: a chain of calls that depend on one another, by the difference of two lengths of it.
 
-A chain of r + 8 calls is timed, and one of 8; the least difference of three, over r = 64, is the slope. The slope of
-the glue alone, which makes a call's input from the output before, is taken off. Nothing here imports MLX.
+A long chain of calls is timed, and a short one; the least of several differences, a call, is the slope (the numbers
+are ``suites.SLOPE``). The slope of the glue alone, which makes a call's input from the output before, is taken off.
+Nothing here imports MLX.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from upstream_patch.errors import UserError
+from upstream_patch.measure.suites import SLOPE
 
-CALLS, SHORT, REPEATS = 64, 8, 3
-"""r, the short chain's length, and how many differences the least is taken of."""
-ROUNDS = 6
+CALLS, SHORT, REPEATS, ROUNDS = SLOPE.calls, SLOPE.short, SLOPE.repeats, SLOPE.rounds
 Seconds = Callable[[int], float]
 """How long a chain of that many calls takes, from handing it over to its end."""
 
