@@ -54,13 +54,16 @@ class Launch:
         return prod(self.grid)
 
 
-def launch_of(route: Route, problem: Problem, layout: Layout, tile: int) -> Launch:
-    """``tile``: rows (BM) of qmm_t_nax, rows of x a threadgroup of qmv_wide, parts of K of qmm_t_splitk."""
+def launch_of(route: Route, problem: Problem, layout: Layout, tile: int, aligned: bool = True) -> Launch:
+    """``tile``: rows (BM) of qmm_t_nax, rows of x a threadgroup of qmv_wide, parts of K of qmm_t_splitk.
+
+    Without ``aligned`` qmm_t_nax is the instance for any N, whatever N is.
+    """
     p, q, batched, batch = problem, Quantization.of(problem), bool(layout.shape), prod(layout.shape)
     match route:
         case "nax":
             grid = (-(-p.n // NAX_TILE), -(-p.m // tile), batch)
-            return Launch(q.nax(p.n % NAX_TILE == 0, batched, tile), grid, (32, 2, 2))
+            return Launch(q.nax(aligned and p.n % NAX_TILE == 0, batched, tile), grid, (32, 2, 2))
         case "wide":
             results = 2 * 32 // K_LANES
             return Launch(q.wide(tile, batched), (-(-p.m // tile), -(-p.n // results), batch), (32, 2, 1))
@@ -100,8 +103,9 @@ def run_matmul(
     where: Placement,
     how: How | None = None,
     kernel: Kernel | None = None,
+    launch: Launch | None = None,
 ) -> Run:
-    """A launch of ``launch_of``. The output is [batch, M, N] of stored bits; of splitk [parts, M, N] in fp32.
+    """A launch of ``launch_of``, or the one given. The output is [batch, M, N] of stored bits; of splitk [parts, M, N] in fp32.
 
     K is a multiple of 64 for nax, of ``tile`` x max(32, group) for splitk, which takes no batch. ``kernel`` takes the
     place of the stock one, for mutations.
@@ -118,7 +122,7 @@ def run_matmul(
         out = _output((len(operands.batch), p.m, p.n), p.dtype, where.at_end)
         rest = operands.batch_arguments()
     arguments = [packed, scales, biases, x, out, p.k, p.n, p.m, *rest]
-    launch = launch_of(route, p, operands.layout, tile)
+    launch = launch or launch_of(route, p, operands.layout, tile)
     result = _run(kernel, route, Quantization.of(p), launch, arguments, how)
     return replace(result, outputs=(result.outputs[0].view(np.float32),)) if route == "splitk" else result
 
