@@ -161,9 +161,9 @@ def test_the_metal_host_code_compiles_against_mlxs_headers(wheel: Wheel, root: P
     for file in METAL.files:
         (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file.path).write_text(new_text(file))
-    source = root / "tests" / "data" / "host_code" / "metal_surroundings.cpp"
+    source = root / "tests" / "data" / "host_code" / "metal" / "compiled.cpp"
     lines = root / "upstream_patch" / "series" / "metal"
     options = ["-std=c++20", "-fsyntax-only", "-Wall", "-Werror", "-Wno-unused-function"]
-    include = ["-I", str(tmp_path), "-I", str(lines), "-isystem", str(wheel.include)]
+    include = ["-I", str(lines), "-isystem", str(wheel.include), "-I", str(tmp_path)]
     done = subprocess.run(["g++", *options, *include, str(source)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

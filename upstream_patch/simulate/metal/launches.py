@@ -78,6 +78,11 @@ def accumulate_launch(problem: Problem) -> Launch:
     return Launch(Quantization.of(problem).accumulate(), (problem.n // width, problem.m, 1), (width, 1, 1))
 
 
+def accumulate_arguments(m: int, n: int, parts: int) -> tuple[str | int, ...]:
+    """What its buffers hold, from 0 on: operands by name, and int32 sizes."""
+    return ("partials", "y", parts, m * n, n)
+
+
 def _output(shape: tuple[int, ...], dtype: DType, at_end: bool) -> Buffer:
     return Buffer(np.empty(shape, np.uint32 if dtype == "f32" else np.uint16), output=True, at_end=at_end)
 
@@ -105,7 +110,8 @@ def run_matmul(
     kernel: Kernel | None = None,
     launch: Launch | None = None,
 ) -> Run:
-    """A launch of ``launch_of``, or the one given. The output is [batch, M, N] of stored bits; of splitk [parts, M, N] in fp32.
+    """A launch of ``launch_of``, or the one given. The output is [batch, M, N] of stored bits; of splitk [parts, M, N]
+    in fp32.
 
     K is a multiple of 64 for nax, of ``tile`` x max(32, group) for splitk, which takes no batch. ``kernel`` takes the
     place of the stock one, for mutations.
@@ -136,6 +142,7 @@ def run_accumulate(
 ) -> Run:
     """``steel_gemm_splitk_accum`` on partials [parts, M, N] in fp32. The output is [M, N] of stored bits."""
     p = problem
-    out = _output((p.m, p.n), p.dtype, at_end)
-    arguments = [Buffer(partials, at_end=at_end), out, len(partials), p.m * p.n, p.n]
+    buffers = {"partials": Buffer(partials, at_end=at_end), "y": _output((p.m, p.n), p.dtype, at_end)}
+    named = accumulate_arguments(p.m, p.n, len(partials))
+    arguments = [buffers[each] if isinstance(each, str) else each for each in named]
     return _run(kernel, "splitk", Quantization.of(p), accumulate_launch(p), arguments, how)
