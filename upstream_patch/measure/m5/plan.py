@@ -109,7 +109,8 @@ def _models(given: Sequence[str]) -> Iterator[str]:
     chosen = {models.entry(each).name: each for each in given}
     for row in models.TABLE:
         tokens = ", ".join(map(str, row.tokens))
-        yield f"{row.name}, {tokens} tokens: {chosen.get(row.name, 'not given, left out (--model FOLDER_OR_ID)')}"
+        head = ", the head on the last" if row.last_only else ""
+        yield f"{row.name}, {tokens} tokens{head}: {chosen.get(row.name, 'not given, left out (--model FOLDER_OR_ID)')}"
 
 
 def _one(made: Plan, problem: Problem, gpu: AppleGpu, reached: set[Staged]) -> str:
