@@ -237,18 +237,10 @@ def cases() -> list[Case]:
     for bits, group, dtype, m in product(BITS, GROUPS, TYPES, (32, 33)):
         found.append(Case(Problem(m=m, n=512, k=2048, bits=bits, group_size=group, dtype=dtype)))
     kinds: tuple[DType, ...] = ("bf16", "f16", "f32")
-    strides: tuple[tuple[int, ...], ...] = (
-        (8192,),
-        (8194,),
-        (4, 8192),
-        (0, 2),
-        (1, 0),
-        (2**33,),
-        (2**32 + 2,),
-        (2**31 * 3 + 1,),
-    )
-    for dtype, each, offset, n in product(kinds, strides, (0, 8, 2), (64, 100)):
-        p = Problem(m=40, n=n, k=448, bits=5, dtype=dtype)
+    strides: tuple[tuple[int, ...], ...]
+    strides = ((8192,), (8194,), (4, 8192), (0, 2), (1, 0), (2**33,), (2**32 + 2,), (2**33 + 1,))
+    for kind, each, offset, n in product(kinds, strides, (0, 8, 2), (64, 100)):
+        p = Problem(m=40, n=n, k=448, bits=5, dtype=kind)
         found.append(Case(p, M5, offset, (3, 2)[: len(each)], each))
     usual = Problem(m=16, n=4096, k=4096)
     found += [Case(usual, transpose=False), Case(usual, NO_NAX), Case(usual.model_copy(update={"dtype": "f32"}))]

@@ -83,6 +83,13 @@ def changed(patched: Path) -> Kernel:
     return metal_kernel("patched_nax", calls, headers=HEADERS["nax"], root=patched)
 
 
+def test_the_kernels_that_gather_are_as_they_were(wheel: Wheel, patched: Path) -> None:
+    before, after = ((root / NAX).read_text(encoding="utf-8") for root in (wheel.include, patched))
+    own, gather = "[[kernel]] void affine_qmm_t_nax(", "affine_gather_qmm_t_nax("
+    assert before.index(own) < before.index(gather)
+    assert after[after.index(gather) :] == before[before.index(gather) :]
+
+
 SHAPES = [(9, 32, FLAT), (70, 64, FLAT), (20, 32, LAYOUTS[-1]), (33, 64, LAYOUTS[-1])]
 
 
