@@ -21,7 +21,9 @@ bool nax_ = true;
 metal::Device device_;
 
 std::string named(const Dtype& dtype) {
-  return dtype == float16 ? "float16" : dtype == bfloat16 ? "bfloat16" : "float32";
+  return dtype == float16 ? "float16"
+      : dtype == bfloat16 ? "bfloat16"
+                          : "float32";
 }
 
 // Label, offset and what a kernel would take it for.
@@ -61,7 +63,8 @@ metal::CommandEncoder& metal::get_command_encoder(Stream) {
 void metal::CommandEncoder::add_temporary(array a) {
   log_ << "temporary " << said(a) << "\n";
 }
-void metal::CommandEncoder::set_compute_pipeline_state(MTL::ComputePipelineState* state) {
+void metal::CommandEncoder::set_compute_pipeline_state(
+    MTL::ComputePipelineState* state) {
   log_ << "kernel " << state->said << "\n";
 }
 void metal::CommandEncoder::set_input_array(const array& a, int index) {
@@ -80,13 +83,18 @@ void metal::CommandEncoder::set_bytes(const T& value, int index) {
   }
   log_ << "\n";
 }
-void metal::CommandEncoder::dispatch_threadgroups(MTL::Size grid, MTL::Size group) {
-  log_ << "threadgroups " << grid.width << " " << grid.height << " " << grid.depth;
-  log_ << " of " << group.width << " " << group.height << " " << group.depth << "\n";
+void metal::CommandEncoder::dispatch_threadgroups(
+    MTL::Size grid,
+    MTL::Size group) {
+  log_ << "threadgroups " << grid.width << " " << grid.height << " "
+       << grid.depth;
+  log_ << " of " << group.width << " " << group.height << " " << group.depth
+       << "\n";
 }
 void metal::CommandEncoder::dispatch_threads(MTL::Size grid, MTL::Size group) {
   log_ << "threads " << grid.width << " " << grid.height << " " << grid.depth;
-  log_ << " by " << group.width << " " << group.height << " " << group.depth << "\n";
+  log_ << " by " << group.width << " " << group.height << " " << group.depth
+       << "\n";
 }
 
 allocator::Buffer allocator::malloc(size_t bytes) {
@@ -148,8 +156,10 @@ void qmm(
     metal::Device&,
     const Stream&,
     const std::string& mode) {
-  log_ << "qmm " << said(x) << ", " << w.label << ", " << scales.label << ", " << biases->label << ", " << out.label;
-  log_ << std::boolalpha << ", " << transpose << " " << group_size << " " << bits;
+  log_ << "qmm " << said(x) << ", " << w.label << ", " << scales.label << ", "
+       << biases->label << ", " << out.label;
+  log_ << std::boolalpha << ", " << transpose << " " << group_size << " "
+       << bits;
   log_ << " " << M << " " << N << " " << K << " " << mode << "\n";
 }
 void other_route() {
@@ -171,13 +181,37 @@ const char* record(const Asked& a, Eval eval, Aligned aligned) {
   nax_ = a.nax;
   const Dtype dtype{a.dtype};
   Shape shape(a.x_shape, a.x_shape + a.axes);
-  const array x("x", shape, dtype, Strides(a.x_strides, a.x_strides + a.axes), a.x_offset);
+  const array x(
+      "x",
+      shape,
+      dtype,
+      Strides(a.x_strides, a.x_strides + a.axes),
+      a.x_offset);
   shape.back() = a.n;
   array out("out", shape, dtype);
-  const array w("w", {a.n}, dtype), scales("scales", {a.n}, dtype), biases("biases", {a.n}, dtype);
+  const array w("w", {a.n}, dtype), scales("scales", {a.n}, dtype),
+      biases("biases", {a.n}, dtype);
   const std::string mode = a.affine ? "affine" : "mxfp8";
-  eval(x, w, scales, biases, out, a.transpose, a.group_size, a.bits, a.m, a.n, a.k, a.limit, device_, Stream{}, mode);
-  log_ << (aligned(x, out, a.transpose, a.group_size, a.m, a.n, a.k, mode) ? "aligned" : "unaligned") << "\n";
+  eval(
+      x,
+      w,
+      scales,
+      biases,
+      out,
+      a.transpose,
+      a.group_size,
+      a.bits,
+      a.m,
+      a.n,
+      a.k,
+      a.limit,
+      device_,
+      Stream{},
+      mode);
+  log_ << (aligned(x, out, a.transpose, a.group_size, a.m, a.n, a.k, mode)
+               ? "aligned"
+               : "unaligned")
+       << "\n";
   text = log_.str();
   return text.c_str();
 }
