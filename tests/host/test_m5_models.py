@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,6 +58,34 @@ def test_both_arms_run_in_turn_each_with_a_fresh_cache(model: Model, monkeypatch
     assert called == [stock, ours] + [stock, ours, stock] * 6
     assert len(set(map(id, model.caches))) == len(model.caches)
     assert short.text.startswith("Llama-3.2-1B-Instruct-4bit, 128 tokens: ")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_of_a_prompts_pass_the_head_takes_the_last_token(
+    tied: bool, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ops_metal, "chosen", lambda: ours)
+    rows: list[tuple[int, ...]] = []
+
+    def head(hidden: Any) -> Any:
+        rows.append(hidden.shape)
+        return hidden
+
+    class Layers:
+        embed_tokens = SimpleNamespace(as_linear=head)
+
+        def __call__(self, ids: Any, cache: object) -> Any:
+            return model(ids, cache)
+
+    whole = SimpleNamespace(model=Layers(), **({} if tied else {"lm_head": head}))
+    monkeypatch.setattr(sys.modules["mlx_lm"], "load", lambda path: (SimpleNamespace(language_model=whole), None))
+    found = models.run_models(["LiquidAI/d1-3B-4bit"])
+    assert [each.tokens for each in found] == [85, 643]
+    assert set(rows) == {(1, 1, 64)}
+    assert len(rows) == 2 * (2 + 3 * 6)
+    monkeypatch.setattr(sys.modules["mlx_lm"], "load", lambda path: (model, None))
+    with pytest.raises(UserError, match="Model keeps no layers apart from its head"):
+        models.run_models(["LiquidAI/d1-3B-4bit"])
 
 
 def test_logits_that_differ_are_not_timed(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

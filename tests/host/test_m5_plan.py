@@ -30,7 +30,8 @@ def test_all_is_well(gpu: AppleGpu) -> None:
     assert made.faults == []
     text = "\n".join(made.lines)
     assert all(f"  {problem.id}: " in text for problem in REQUESTED)
-    assert "462 cases, all 252 kernels" in text
+    assert "462 cases; 252 of 252 kernels are reached here or above" in text
+    assert "  d1-3B-4bit, 85, 643 tokens, the head on the last: not given, left out" in text
     assert text.count("test_qmm_mid_m") == 2 and "MLX_ENABLE_TF32=0" in text and "MLX_ENABLE_TF32 unset" in text
     assert [line for line in made.lines if not line.startswith(" ")] == [
         *("layout:", "bits:", "tests:", "correctness:", "operators:", "models:", "252 kernels' texts were written"),
@@ -57,6 +58,7 @@ def test_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(cases, "SHAPES", tuple(each for each in cases.SHAPES if each[0] != "batch_few_rows"))
         assert fault().startswith("42 kernels are reached by no case, first affine_qmm_t_nax_staged_bfloat16_t_gs_128")
+        assert "; 210 of 252 kernels are reached" in "\n".join(plan(M5).lines)
     with monkeypatch.context() as patch:
         patch.setattr(metal_source, "input_names", lambda instance: ("w", "offset"))
         assert all("its text lacks offset" in each for each in plan(M5).faults)
@@ -81,7 +83,8 @@ def test_the_dry_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 def test_models_of_the_table_by_the_last_part_of_their_names() -> None:
     assert models.entry("mlx-community/Llama-3.2-1B-Instruct-4bit").tokens == (128, 512)
     assert models.entry("weights/lfm2.5-1.2b-instruct-4bit/").tokens == (32,)
-    with pytest.raises(UserError, match="known: LFM2"):
+    assert models.entry("LiquidAI/d1-3B-4bit").last_only
+    with pytest.raises(UserError, match="known: d1-3B-4bit, LFM2"):
         models.entry("Llama-3.2-1B")
 
 

@@ -11,11 +11,14 @@ import pytest
 from upstream_patch.correctness import metal_simulated
 from upstream_patch.correctness.metal_cover import MetalCase, metal_cover
 from upstream_patch.correctness.metal_simulated import run_metal_case
+from upstream_patch.correctness.stock_metal import judge
 from upstream_patch.problem import Problem
+from upstream_patch.reference import from_bits
 from upstream_patch.simulate import CHECKS, Buffer, Kernel, Placement, Report, Run
 from upstream_patch.simulate.metal import launches
 from upstream_patch.simulate.metal.launches import accumulate_launch, launch_of, run_accumulate, run_matmul
-from upstream_patch.simulate.metal.stock import FLAT, LAYOUTS, Layout, Quantization, Route, make_operands
+from upstream_patch.simulate.metal.source import metal_kernel
+from upstream_patch.simulate.metal.stock import FLAT, HEADERS, LAYOUTS, Layout, Quantization, Route, make_operands
 
 PADDED = next(layout for layout in LAYOUTS if layout.padding)
 QUANTIZATION = Quantization(4, 64, "bf16")
@@ -133,6 +136,45 @@ def test_a_case_is_two_launches_that_differ_in_all_that_must_not_matter(route: R
     sums = launched[2:]
     assert len(sums) == (route == "splitk")
     assert all(buffer.at_end for each in sums for buffer in each[3][:2])
+
+
+def test_a_layout_tells_every_operand_and_every_axis_from_another() -> None:
+    """Else an exchange of two strides would change nothing."""
+    axes = make_operands(problem(5, 33), LAYOUTS[-1]).batch_arguments()
+    x_shape, x, w_shape, w, scales, biases = (each.data[:2].tolist() for each in axes if isinstance(each, Buffer))
+    assert x_shape == w_shape == [3, 2]
+    strides = [tuple(each) for each in (x, w, scales, biases)]
+    assert len(set(strides)) == len({each[0] for each in strides}) == len({each[1] for each in strides}) == 4
+    assert all(first != second for first, second in strides)
+
+
+def test_matrices_are_made_of_the_operands_that_the_strides_say() -> None:
+    operands = make_operands(problem(5, 33), LAYOUTS[-1])
+    fourth = operands.batch[3]  # at (1, 1)
+    assert np.array_equal(fourth.x, operands.x[1 + 3].x)
+    assert np.array_equal(fourth.packed, operands.w[2 + 1].packed)
+    assert np.array_equal(fourth.scales, operands.w[1 + 3].scales)
+    assert np.array_equal(fourth.biases, operands.w[1].biases)
+
+
+EXCHANGES = [
+    ("s_strides, b_strides, w_batch_ndims", "s_strides, s_strides, w_batch_ndims"),
+    ("w_strides, s_strides, b_strides", "w_strides, b_strides, s_strides"),
+]
+
+
+@pytest.mark.needs_metal_front
+@pytest.mark.parametrize(("old", "new"), EXCHANGES)
+def test_biases_with_the_strides_of_scales_are_found_in_mlxs_kernel(old: str, new: str) -> None:
+    operands = make_operands(problem(5, 64), LAYOUTS[-1])
+    header, instance = HEADERS["nax"][-1], QUANTIZATION.nax(True, True, 32)
+    kernel = metal_kernel("one_batched", [instance], headers=HEADERS["nax"])
+    for tried, wrong in ((kernel, False), (kernel.edited("strides", header, old, new, 0), True)):
+        found = run_matmul("nax", operands, 32, Placement(), kernel=tried)
+        assert found.report.faults == ()
+        values = from_bits(found.outputs[0], "bf16")
+        judged = [judge(inputs, ours, True) for inputs, ours in zip(operands.batch, values, strict=True)]
+        assert any(judged) == wrong
 
 
 @pytest.mark.parametrize(("route", "rounded"), [("nax", True), ("wide", False), ("splitk", True)])

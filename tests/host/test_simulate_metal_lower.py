@@ -176,6 +176,17 @@ def test_stock_kernels_compile_for_other_machines(target: str, route: Route, tmp
     library._run([*cxx.command, "-target", target, *options, "-c", "unit.cpp", "-o", "unit.o"], tmp_path, route)
 
 
+def test_an_edit_of_a_signature_changes_what_is_bound(tmp_path: Path) -> None:
+    text = "[[kernel]] void k(device int* out [[buffer(0)]], device int* more [[buffer(1)]]) {}\n"
+    (tmp_path / "k.h").write_text(text, encoding="utf-8")
+    kernel = metal_kernel("k", [Instance("k")], headers=["k.h"], root=tmp_path)
+    changed = kernel.edited("exchanged", "k.h", text, text.replace("0", "2"))
+    assert "kinds[] = {0, 1};" in kernel.unit
+    assert changed.unit == kernel.unit.replace("kinds[] = {0, 1};", "kinds[] = {2, 1};")
+    with pytest.raises(UserError, match="no kernel k in these"):
+        kernel.edited("gone", "k.h", "void k(", "void other(")
+
+
 @pytest.mark.needs_metal_front
 def test_a_header_that_does_not_compile_names_the_mlx_that_does(tmp_path: Path) -> None:
     header = "mlx/backend/metal/kernels/k.h"

@@ -35,6 +35,9 @@ _BUT_OUTPUTS: tuple[Check, ...] = ("races", "unwritten_reads", "bounds")
 FAR_DOWN, FAR_ACROSS = 3_000, 70_000
 """The tile: row 192,000 and output 4,480,000. With K of 16,384 every offset is past 2^31."""
 FAR_K = 16_384
+FAR_INDEX = 3
+"""Of the matrix, of 65,536 x 65,536 outputs each."""
+_FAR_M = _FAR_N = 65_536
 
 
 @cache
@@ -45,9 +48,11 @@ def _operands(launch: Launch) -> Operands:
 
 @cache
 def wanted(launch: Launch) -> Bits:
-    """The right answer: what MLX's kernel makes of it, or of the far tile our own where it is near."""
+    """The right answer: what MLX's kernel makes of it, or of the far ones our own where it is near."""
     if launch == "far":
         return far_tile(mutable_kernel("far"), 0, 0).outputs[0]
+    if launch == "far batch":
+        return far_matrix(mutable_kernel("far batch"), 0).outputs[0]
     operands, parts = _operands(launch), LAUNCHES[launch].parts
     cut = [part_of(operands, i, parts) for i in range(parts)] if parts > 1 else [operands]
     return np.concatenate([run_matmul("nax", each, 64, Placement()).outputs[0] for each in cut])
@@ -57,7 +62,8 @@ def shown(launch: Launch, kernel: Kernel, how: How | None = None) -> tuple[str |
     """The kind of fault that a kernel shows, or None; and its output, where it came to one."""
     planting = LAUNCHES.get(launch)
     if planting is None:
-        result = far_tile(kernel, FAR_DOWN, FAR_ACROSS)
+        far = launch == "far"
+        result = far_tile(kernel, FAR_DOWN, FAR_ACROSS) if far else far_matrix(kernel, FAR_INDEX)
     else:
         result = run_staged(planting.instance, _operands(launch), planting.parts, _WHERE, how, kernel)
     if result.report.faults:
@@ -87,6 +93,25 @@ def far_tile(kernel: Kernel, down: int, across: int) -> Run:
     )
     stored = result.outputs[0].view(np.float32)
     return Run((np.stack([stored[:COLUMNS], stored[n:]]),), result.report)
+
+
+def far_matrix(kernel: Kernel, index: int) -> Run:
+    """The first tile of matrix ``index`` of a batch. The output is its [64, 64] of stored bits."""
+    q = FAR_QUANTIZATION
+    problem = Problem(m=FAR_ROWS, n=COLUMNS, k=2 * COLUMNS, bits=q.bits, group_size=q.group_size, dtype=q.dtype)
+    x, packed, scales, biases = (Buffer(each, at_end=True) for each in make_operands(problem, seed=1).arrays())
+    out = Buffer(np.empty((FAR_ROWS - 1) * _FAR_N + COLUMNS, np.uint16), output=True, at_end=True)
+    batch = (1, Buffer(np.array([FAR_INDEX + 1], np.int32)), Buffer(np.array([0], np.int64)))
+    result = run(
+        kernel,
+        [0, packed, scales, biases, x, out, problem.k, _FAR_N, _FAR_M, index, *batch],
+        (1, 1, 1),
+        GROUP,
+        shared_limit=Staged(q.bits, q.group_size, "bf16").shared_bytes,
+        checks=_BUT_OUTPUTS,
+    )
+    stored = np.append(result.outputs[0], np.zeros(_FAR_N - COLUMNS, np.uint16)).reshape(FAR_ROWS, _FAR_N)
+    return Run((stored[:, :COLUMNS],), result.report)
 
 
 def kernels() -> Iterator[Kernel]:

@@ -142,18 +142,21 @@ class ModelPass:
 
     name: str
     tokens: tuple[int, ...]
+    last_only: bool = False
+    """The output head takes the last token only, as the request's pass on a prompt does; our tokens are random here,
+    too, since a prompt's text changes no shape."""
 
 
 SLOPE = Slope()
 MODEL_PASSES = (
+    ModelPass("d1-3B-4bit", (85, 643), last_only=True),
     ModelPass("LFM2.5-1.2B-Instruct-4bit", (32,)),
     ModelPass("Llama-3.2-1B-Instruct-4bit", (128, 512)),
     ModelPass("Qwen3.5-4B-4bit", (32, 128)),
     ModelPass("Qwen3.6-27B-4bit", (32, 128)),
     ModelPass("Qwen3.6-35B-A3B-4bit", (128,)),
 )
-"""``d1-3B`` is not here: its pass is on a prompt and takes the last row only. Paired as the operators are, in
-``SLOPE.rounds`` rounds."""
+"""Paired as the operators are, in ``SLOPE.rounds`` rounds."""
 VOCABULARY = 32_000
 """Their tokens are drawn below this: every model of the table has more."""
 REQUEST_METAL = Suite(

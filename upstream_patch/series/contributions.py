@@ -58,7 +58,7 @@ def content_hash(contributions: Sequence[Contribution]) -> str:
         [
             one.name,
             [(file.path, new_text(file)) for file in one.files],
-            [(edit.file, edit.anchor, edit.place, edit.lines) for edit in one.edits],
+            [(edit.file, edit.anchor, edit.place, edit.lines, *filter(None, [edit.below])) for edit in one.edits],
         ]
         for one in contributions
     ]

@@ -13,6 +13,9 @@ ANCHOR_LENGTH = 100
 """An anchor points at a place; it must not become a copy of MLX's text."""
 
 
+Anchor = Annotated[str, Field(min_length=8, max_length=ANCHOR_LENGTH, pattern=r"^[^\r\n]*$")]
+
+
 class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -58,12 +61,15 @@ class Read(Model):
 class Edit(Model):
     """Whole lines of ours before or after the one line that holds the anchor, or in its place.
 
-    Exactly one line of the file must hold the anchor. ``replace`` takes a line that is the anchor, whole.
+    Exactly one line of the file must hold the anchor. ``replace`` takes a line that is the anchor, whole. With
+    ``below`` exactly one line must hold that, and the anchor is in the first line after it that holds the anchor: for a
+    line that several functions have.
     """
 
     name: Name
     file: str
-    anchor: Annotated[str, Field(min_length=8, max_length=ANCHOR_LENGTH, pattern=r"^[^\r\n]*$")]
+    anchor: Anchor
+    below: Anchor | None = None
     place: Literal["before", "after", "replace"]
     lines: str
     reason: Annotated[str, Field(min_length=10)]

@@ -22,18 +22,34 @@ def split(text: str) -> list[str]:
 
 def find(lines: Sequence[str], edit: Edit) -> int:
     """Index of the one line that holds the anchor. Raises AnchorError, with what stands nearest."""
-    if edit.place == "replace":
-        found = [index for index, line in enumerate(lines) if line.rstrip("\r\n") == edit.anchor]
+    if edit.below is not None:
+        start = _only(lines, edit, edit.below) + 1
+        for index in range(start, len(lines)):
+            if _holds_anchor(lines[index], edit):
+                return index
+        raise AnchorError(f"{edit.file}: the anchor «{edit.anchor.strip()}» of {edit.name} is not below line {start}")
+    return _only(lines, edit)
+
+
+def _holds_anchor(line: str, edit: Edit) -> bool:
+    return line.rstrip("\r\n") == edit.anchor if edit.place == "replace" else edit.anchor in line
+
+
+def _only(lines: Sequence[str], edit: Edit, below: str | None = None) -> int:
+    """Index of the one line with the anchor, or with ``below``."""
+    anchor = below or edit.anchor
+    if below is None:
+        found = [index for index, line in enumerate(lines) if _holds_anchor(line, edit)]
     else:
-        found = [index for index, line in enumerate(lines) if edit.anchor in line]
+        found = [index for index, line in enumerate(lines) if below in line]
     # Twice in one line is twice.
-    times = sum(max(1, lines[index].count(edit.anchor)) for index in found)
+    times = sum(max(1, lines[index].count(anchor)) for index in found)
     if times == 1:
         return found[0]
-    where = found or _nearest(lines, edit.anchor)
+    where = found or _nearest(lines, anchor)
     shown = "; ".join(f"line {index + 1}: {lines[index].strip()[:60]}" for index in where[:3])
     told = f", {'in' if found else 'nearest'} {shown}" if where else ", and nothing is like it"
-    raise AnchorError(f"{edit.file}: the anchor «{edit.anchor.strip()}» of {edit.name} stands {times} times{told}")
+    raise AnchorError(f"{edit.file}: the anchor «{anchor.strip()}» of {edit.name} stands {times} times{told}")
 
 
 def _nearest(lines: Sequence[str], anchor: str) -> list[int]:

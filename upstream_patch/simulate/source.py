@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from upstream_patch.errors import UserError
@@ -37,6 +37,8 @@ class Kernel:
     front: Front = "cuda"
     instances: tuple[str, ...] = ()
     """What a Metal library can launch, by the number that its first argument gives."""
+    unit_of: Callable[[Mapping[str, str]], str] | None = field(default=None, compare=False, repr=False)
+    """The unit of other files: that of a Metal kernel binds what its signature there says."""
 
     @property
     def named_barriers(self) -> bool:
@@ -51,7 +53,9 @@ class Kernel:
             raise UserError(f"{self.name}: {old!r} is {len(places)} times in {file}; the mutation does not fit it")
         at = places[occurrence or 0]
         changed = text[:at] + new + text[at + len(old) :]
-        return replace(self, name=f"{self.name}:{name}", files={**self.files, file: changed})
+        files = {**self.files, file: changed}
+        unit = self.unit if self.unit_of is None else self.unit_of(files)
+        return replace(self, name=f"{self.name}:{name}", files=files, unit=unit)
 
 
 def cuda_kernel(name: str, files: Mapping[str, str], function: str, shared_bytes: int) -> Kernel:

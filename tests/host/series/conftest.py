@@ -22,6 +22,8 @@ def standin(contributions: list[Contribution]) -> dict[str, str]:
             lines = texts.setdefault(edit.file, [])
             if any(edit.anchor in line for line in lines):
                 continue
+            if edit.below is not None and not any(edit.below in line for line in lines):
+                lines.append(edit.below)
             before = (edit.read.line or len(lines) + 3) - 1
             lines += [f"stand-in {number + 1}" for number in range(len(lines), before)]
             lines.append(edit.anchor)

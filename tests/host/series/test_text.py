@@ -87,10 +87,28 @@ def test_a_replaced_line_is_the_whole_anchor() -> None:
         text.apply(f"{ANCHOR}\n", [it, edit(name="two", place="replace")])
 
 
+def test_of_several_anchors_the_one_below_a_line_is_taken() -> None:
+    function = "void of_this_function("
+    found = f"{ANCHOR}\n{function}\nz\n{ANCHOR}\n{ANCHOR}\n"
+    it = edit(below=function)
+    assert text.apply(found, [it]) == f"{ANCHOR}\n{function}\nz\nours\n{ANCHOR}\n{ANCHOR}\n"
+    whole = edit(below=function, place="replace")
+    assert text.apply(found.replace("z", f"{ANCHOR}int x)"), [whole]) == (
+        f"{ANCHOR}\n{function}\n{ANCHOR}int x)\nours\n{ANCHOR}\n"
+    )
+    with pytest.raises(text.AnchorError, match=r"the anchor «bool supports_this.» of one is not below line 2"):
+        text.apply(f"{ANCHOR}\n{function}\n", [it])
+    with pytest.raises(text.AnchorError, match=r"«void of_this_function.» of one stands 2 times, in line 1"):
+        text.apply(f"{function}\n{found}", [it])
+    with pytest.raises(text.AnchorError, match="stands 0 times, nearest line 1: void of_that_function"):
+        text.apply(f"void of_that_function(\n{ANCHOR}\n", [it])
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"anchor": "short"},
+        {"below": "short"},
         {"anchor": "x" * 101},
         {"anchor": "two\nlines of it"},
         {"lines": "no end"},

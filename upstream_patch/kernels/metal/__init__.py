@@ -70,7 +70,10 @@ class Staged:
 
     @property
     def host_name(self) -> str:
-        """In the form of MLX's own, under which its host code would look for the kernel."""
+        """In the form of MLX's own; of a split kernel that under which the series' host code looks for it.
+
+        In an MLX checkout an unsplit one is ``affine_qmm_t_nax`` itself, and has that one's names.
+        """
         wm, wn = self.simdgroups
         tile = f"bm{self.bm}_bn{COLUMNS}_bk{STEP}_wm{wm}_wn{wn}"
         kind = f"{self.function}_{TYPES[self.dtype]}_gs_{self.group_size}_b_{self.bits}"
@@ -80,6 +83,14 @@ class Staged:
     def shared_bytes(self) -> int:
         """Threadgroup memory: two tiles of weights, each row padded by 16 bytes."""
         return 2 * COLUMNS * (STEP * 2 + 16)
+
+    def arguments(self, m: int, n: int, k: int, parts: int = 1) -> tuple[str | int, ...]:
+        """What its buffers hold, from 0 on: operands by name, and int32 sizes, the last two of a part of K.
+
+        The shapes and strides of a batch follow, see the kernel.
+        """
+        sizes = (k // parts, m * n) if self.split else ()
+        return ("w", "scales", "biases", "x", "y", k, n, m, *sizes)
 
     def grid(self, m: int, n: int, parts: int = 1) -> tuple[int, int, int]:
         """Threadgroups for M rows and N outputs. ``parts``: of K where ``split``, else matrices of the batch."""

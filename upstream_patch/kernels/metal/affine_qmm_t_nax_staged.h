@@ -1,5 +1,7 @@
-// affine_qmm_t_nax with the staged schedule, for 16-bit types, N a multiple of
-// 64, K too, and x at multiples of 8 bytes. Buffers are those of
+// affine_qmm_t_nax as the series changes it, under a name of its own: the
+// simulator runs it, and on a released MLX, whose headers stay as they are, its
+// body runs under the signature that mx.fast writes. For 16-bit types, N a
+// multiple of 64, K too, and x at multiples of 8 bytes. Buffers are those of
 // affine_qmm_t_nax; threadgroups are (128, 1, 1) on a grid of (N / 64, ceil(M /
 // BM), batch).
 #pragma once

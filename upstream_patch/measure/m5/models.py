@@ -61,12 +61,23 @@ def run_models(given: Sequence[str]) -> list[Forward]:
     found = []
     for path, row in wanted:
         model, _ = load(path)[:2]
-        found += [_forward(row.name, tokens, model, cache) for tokens in row.tokens]
+        found += [_forward(row, tokens, model, cache) for tokens in row.tokens]
         del model
     return found
 
 
-def _forward(name: str, tokens: int, model: Any, cache: Callable[[Any], Any]) -> Forward:
+def _last_logits(model: Any, ids: Any, cache: Any) -> Any:
+    """[1, 1, vocabulary]: the head on the last token. Raises UserError for a model that is not built as mlx-lm's."""
+    inner = getattr(model, "language_model", model)
+    layers = getattr(inner, "model", None)
+    if layers is None:
+        raise UserError(f"{type(model).__name__} keeps no layers apart from its head, so its last row cannot be timed")
+    hidden = layers(ids, cache=cache)[:, -1:]
+    head = getattr(inner, "lm_head", None)
+    return layers.embed_tokens.as_linear(hidden) if head is None else head(hidden)
+
+
+def _forward(row: ModelPass, tokens: int, model: Any, cache: Callable[[Any], Any]) -> Forward:
     import upstream_patch
 
     mx: Any = import_module("mlx.core")
@@ -74,7 +85,8 @@ def _forward(name: str, tokens: int, model: Any, cache: Callable[[Any], Any]) ->
     ids = mx.array([[rng.randrange(VOCABULARY) for _ in range(tokens)]])
 
     def stock() -> Any:
-        logits = model(ids, cache=cache(model))
+        fresh = cache(model)
+        logits = _last_logits(model, ids, fresh) if row.last_only else model(ids, cache=fresh)
         mx.eval(logits)
         return logits
 
@@ -86,11 +98,11 @@ def _forward(name: str, tokens: int, model: Any, cache: Callable[[Any], Any]) ->
     last, other = (each()[0, -1].astype(mx.float32) for each in (stock, ours))
     error = float((mx.linalg.norm(other - last) / mx.linalg.norm(last)).item())
     if not error <= WORST:
-        raise UserError(f"{name}, {tokens} tokens: our logits are {error:.3g} from stock's, nothing was timed")
+        raise UserError(f"{row.name}, {tokens} tokens: our logits are {error:.3g} from stock's, nothing was timed")
     times: dict[str, list[float]] = {arm: [] for arm in arms}
     for number in range(SLOPE.rounds):
         for arm in list(arms) if number % 2 else reversed(arms):
             start = time.perf_counter()
             arms[arm]()
             times[arm].append((time.perf_counter() - start) * 1e3)
-    return Forward(model=name, tokens=tokens, logits_error=error, **times)
+    return Forward(model=row.name, tokens=tokens, logits_error=error, **times)

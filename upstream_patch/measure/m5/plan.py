@@ -88,10 +88,11 @@ def _correctness(made: Plan, gpu: AppleGpu, reached: set[Staged]) -> Iterator[st
     for name, count in Counter(name for name, _ in found).items():
         _, m, n, k, batch = next(shape for shape in cases.SHAPES if shape[0] == name)
         yield f"{name}: M {m}, N {n}, K {k}, {batch} matrices; {count} formats and dtypes"
-    missing = {each.host_name for each in instances()} - {each.host_name for each in reached}
+    every = {each.host_name for each in instances()}
+    missing = every - {each.host_name for each in reached}
     if missing:
         made.faults.append(f"{len(missing)} kernels are reached by no case, first {min(missing)}")
-    yield f"{len(found)} cases, all {len(instances())} kernels"
+    yield f"{len(found)} cases; {len(every) - len(missing)} of {len(every)} kernels are reached here or above"
 
 
 def _operators(made: Plan, gpu: AppleGpu, reached: set[Staged]) -> Iterator[str]:
@@ -109,7 +110,8 @@ def _models(given: Sequence[str]) -> Iterator[str]:
     chosen = {models.entry(each).name: each for each in given}
     for row in MODEL_PASSES:
         tokens = ", ".join(map(str, row.tokens))
-        yield f"{row.name}, {tokens} tokens: {chosen.get(row.name, 'not given, left out (--model FOLDER_OR_ID)')}"
+        head = ", the head on the last" if row.last_only else ""
+        yield f"{row.name}, {tokens} tokens{head}: {chosen.get(row.name, 'not given, left out (--model FOLDER_OR_ID)')}"
 
 
 def _one(made: Plan, problem: Problem, gpu: AppleGpu, reached: set[Staged]) -> str:

@@ -54,13 +54,16 @@ class Launch:
         return prod(self.grid)
 
 
-def launch_of(route: Route, problem: Problem, layout: Layout, tile: int) -> Launch:
-    """``tile``: rows (BM) of qmm_t_nax, rows of x a threadgroup of qmv_wide, parts of K of qmm_t_splitk."""
+def launch_of(route: Route, problem: Problem, layout: Layout, tile: int, aligned: bool = True) -> Launch:
+    """``tile``: rows (BM) of qmm_t_nax, rows of x a threadgroup of qmv_wide, parts of K of qmm_t_splitk.
+
+    Without ``aligned`` qmm_t_nax is the instance for any N, whatever N is.
+    """
     p, q, batched, batch = problem, Quantization.of(problem), bool(layout.shape), prod(layout.shape)
     match route:
         case "nax":
             grid = (-(-p.n // NAX_TILE), -(-p.m // tile), batch)
-            return Launch(q.nax(p.n % NAX_TILE == 0, batched, tile), grid, (32, 2, 2))
+            return Launch(q.nax(aligned and p.n % NAX_TILE == 0, batched, tile), grid, (32, 2, 2))
         case "wide":
             results = 2 * 32 // K_LANES
             return Launch(q.wide(tile, batched), (-(-p.m // tile), -(-p.n // results), batch), (32, 2, 1))
@@ -73,6 +76,11 @@ def accumulate_launch(problem: Problem) -> Launch:
     """One lane an output: the grid ends where the output does, as Metal's non-uniform threadgroups do."""
     width = max(w for w in range(1, 65) if problem.n % w == 0)
     return Launch(Quantization.of(problem).accumulate(), (problem.n // width, problem.m, 1), (width, 1, 1))
+
+
+def accumulate_arguments(m: int, n: int, parts: int) -> tuple[str | int, ...]:
+    """What its buffers hold, from 0 on: operands by name, and int32 sizes."""
+    return ("partials", "y", parts, m * n, n)
 
 
 def _output(shape: tuple[int, ...], dtype: DType, at_end: bool) -> Buffer:
@@ -100,8 +108,10 @@ def run_matmul(
     where: Placement,
     how: How | None = None,
     kernel: Kernel | None = None,
+    launch: Launch | None = None,
 ) -> Run:
-    """A launch of ``launch_of``. The output is [batch, M, N] of stored bits; of splitk [parts, M, N] in fp32.
+    """A launch of ``launch_of``, or the one given. The output is [batch, M, N] of stored bits; of splitk [parts, M, N]
+    in fp32.
 
     K is a multiple of 64 for nax, of ``tile`` x max(32, group) for splitk, which takes no batch. ``kernel`` takes the
     place of the stock one, for mutations.
@@ -118,7 +128,7 @@ def run_matmul(
         out = _output((len(operands.batch), p.m, p.n), p.dtype, where.at_end)
         rest = operands.batch_arguments()
     arguments = [packed, scales, biases, x, out, p.k, p.n, p.m, *rest]
-    launch = launch_of(route, p, operands.layout, tile)
+    launch = launch or launch_of(route, p, operands.layout, tile)
     result = _run(kernel, route, Quantization.of(p), launch, arguments, how)
     return replace(result, outputs=(result.outputs[0].view(np.float32),)) if route == "splitk" else result
 
@@ -132,6 +142,7 @@ def run_accumulate(
 ) -> Run:
     """``steel_gemm_splitk_accum`` on partials [parts, M, N] in fp32. The output is [M, N] of stored bits."""
     p = problem
-    out = _output((p.m, p.n), p.dtype, at_end)
-    arguments = [Buffer(partials, at_end=at_end), out, len(partials), p.m * p.n, p.n]
+    buffers = {"partials": Buffer(partials, at_end=at_end), "y": _output((p.m, p.n), p.dtype, at_end)}
+    named = accumulate_arguments(p.m, p.n, len(partials))
+    arguments = [buffers[each] if isinstance(each, str) else each for each in named]
     return _run(kernel, "splitk", Quantization.of(p), accumulate_launch(p), arguments, how)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from upstream_patch.errors import MissingTool, UserError
@@ -56,7 +57,23 @@ def metal_kernel(
     ``own`` are headers of ours, by the path that they would have there.
     ``constants`` are the values of function constants by number. Raises UserError, see ``lower``, or MissingTool.
     """
+    if not instances:
+        raise UserError(f"{name}: no kernel to run")
     files = lowered_headers(root or mlx_headers(), headers, constants, own) if headers else {}
+    unit_of = partial(_unit, name, tuple(instances), tuple(headers), text, constants)
+    calls = tuple(instance.call for instance in instances)
+    return Kernel(name, files, unit_of(files), 0, "metal", calls, unit_of)
+
+
+def _unit(
+    name: str,
+    instances: Sequence[Instance],
+    headers: Sequence[str],
+    text: str,
+    constants: Mapping[int, Constant] | None,
+    files: Mapping[str, str],
+) -> str:
+    """What is compiled: the launches of ``instances``, bound as the signatures in ``files`` and ``text`` say."""
     sources = "\n".join([*files.values(), text])
     cases = []
     for number, instance in enumerate(instances):
@@ -68,7 +85,7 @@ def metal_kernel(
             f"      return lane_sim::call(&{instance.call}, kinds, arguments + 1);\n    }}\n"
         )
     includes = "".join(f'#include "{header}"\n' for header in headers)
-    unit = f"""#include "front.h"
+    return f"""#include "front.h"
 {ARENA.format(element="char", name="lane_sim_memory")}
 {includes}#line 1 "{name}.metal"
 {lower(text, constants)}
@@ -77,6 +94,3 @@ extern "C" void lane_sim_call(void* const* arguments) {{
 {"".join(cases)}  }}
 }}
 """
-    if not cases:
-        raise UserError(f"{name}: no kernel to run")
-    return Kernel(name, files, unit, 0, "metal", tuple(instance.call for instance in instances))

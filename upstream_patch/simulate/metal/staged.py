@@ -26,6 +26,9 @@ _STRICT = '#pragma clang diagnostic error "-Wimplicit-float-conversion"\n'
 _UNIT = _STRICT + "".join(f'#include "{path_of(name)}"\n' for name in FILES.values())
 
 
+_OPERANDS = ("w", "scales", "biases", "x", "y")
+
+
 def of_kind(q: Quantization, rows: int, batched: bool, split: bool) -> Staged:
     """Raises ValueError for float32 weights."""
     return Staged(q.bits, q.group_size, q.dtype, rows, batched, split)  # type: ignore[arg-type]
@@ -83,12 +86,11 @@ def run_staged(
     ``parts`` divides K into multiples of 64 columns. ``kernel`` takes the place of our own, for mutations.
     """
     p = operands.problem
-    packed, scales, biases, x, out = _buffers(instance, operands, parts, where or Placement())
-    rest = [p.k // parts, p.m * p.n] if instance.split else operands.batch_arguments()
+    buffers = dict(zip(_OPERANDS, _buffers(instance, operands, parts, where or Placement()), strict=True))
+    bound = [buffers[each] if isinstance(each, str) else each for each in instance.arguments(p.m, p.n, p.k, parts)]
+    rest = [] if instance.split else operands.batch_arguments()
     kernel = kernel or staged_kernel(Quantization.of(p))
-    return _launch(
-        kernel, _call(instance), [packed, scales, biases, x, out, p.k, p.n, p.m, *rest], instance, operands, parts, how
-    )
+    return _launch(kernel, _call(instance), [*bound, *rest], instance, operands, parts, how)
 
 
 def run_text(
@@ -110,7 +112,7 @@ def run_text(
 
 
 def _buffers(instance: Staged, operands: Operands, parts: int, where: Placement) -> list[Buffer]:
-    """packed, scales, biases, x, out"""
+    """In the order of ``_OPERANDS``."""
     x, packed, scales, biases = (
         Buffer(data, at_end=where.at_end, offset=offset)
         for data, offset in zip(operands.arrays(), where.offsets, strict=True)

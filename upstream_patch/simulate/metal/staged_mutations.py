@@ -14,7 +14,7 @@ from upstream_patch.simulate.metal.staged import library, of_kind
 from upstream_patch.simulate.metal.stock import FLAT, LAYOUTS, Layout, Quantization
 from upstream_patch.simulate.source import Kernel
 
-Launch = Literal["whole", "parts", "batch", "far"]
+Launch = Literal["whole", "parts", "batch", "far", "far batch"]
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,13 @@ class Planting:
         return of_kind(Quantization.of(self.problem), self.rows, bool(self.layout.shape), self.parts > 1)
 
 
+_WHOLE, _SPLIT = FILES[False], FILES[True]
 LAUNCHES: dict[Launch, Planting] = {
     "whole": Planting(Problem(m=70, n=128, k=320), 64),
     "parts": Planting(Problem(m=40, n=128, k=384, bits=3, group_size=32, dtype="f16"), 32, parts=2),
-    "batch": Planting(Problem(m=20, n=64, k=128, bits=8, dtype="f16"), 32, LAYOUTS[1]),
+    "batch": Planting(Problem(m=20, n=64, k=128, bits=8, dtype="f16"), 32, LAYOUTS[-1]),
 }
-"""``far`` has arguments of its own: see ``FAR``."""
+"""The far ones have arguments of their own: see ``FAR`` and ``FAR_BATCH``."""
 FAR = """#include "{include}"
 template <typename T, const int group_size, const int bits, const int BM>
 [[kernel]] void far_tile(
@@ -56,6 +57,23 @@ template <typename T, const int group_size, const int bits, const int BM>
 }}
 """
 """One tile of a product so large that no offset of its operands fits 32 bits; the buffers hold that tile alone."""
+FAR_BATCH = """#include "{include}"
+template <typename T, const int group_size, const int bits, const int BM>
+[[kernel]] void far_matrix(
+    const device uint32_t* w [[buffer(0)]], const device T* scales [[buffer(1)]], const device T* biases [[buffer(2)]],
+    const device T* x [[buffer(3)]], device T* y [[buffer(4)]], const constant int& K [[buffer(5)]],
+    const constant int& N [[buffer(6)]], const constant int& M [[buffer(7)]], const constant int& index [[buffer(8)]],
+    const constant int& ndims [[buffer(9)]], const constant int* shape [[buffer(10)]],
+    const constant int64_t* strides [[buffer(11)]], uint lid [[thread_index_in_threadgroup]],
+    uint simd_gid [[simdgroup_index_in_threadgroup]]) {{
+  uint3 at = 0;
+  at.z = index;
+  affine_qmm_t_nax_staged<T, group_size, bits, BM, true>(
+      w, scales, biases, x, y - int64_t(index) * M * N, K, N, M, ndims, shape, strides, ndims, shape, strides, strides,
+      strides, at, lid, simd_gid);
+}}
+"""
+"""The first tile of a late matrix of a batch whose outputs are past 2^31; every matrix has the same operands."""
 FAR_QUANTIZATION = Quantization(8, 32, "bf16")
 FAR_ROWS = 64
 
@@ -63,11 +81,16 @@ FAR_ROWS = 64
 @cache
 def mutable_kernel(launch: Launch) -> Kernel:
     """Only the instance of ``LAUNCHES``, so that a changed copy compiles in a second."""
-    if launch != "far":
-        return library(f"staged_{launch}_to_break", [LAUNCHES[launch].instance])
-    instance = Instance("far_tile", f"{FAR_QUANTIZATION.arguments}, {FAR_ROWS}")
-    own = {**sources(), "far.h": FAR.format(include=path_of(IMPLEMENTATION))}
-    return metal_kernel("staged_far_to_break", [instance], headers=["far.h"], own=own)
+    name = f"staged_{launch.replace(' ', '_')}_to_break"
+    if launch in LAUNCHES:
+        return library(name, [LAUNCHES[launch].instance])
+    function, text, include = {
+        "far": ("far_tile", FAR, IMPLEMENTATION),
+        "far batch": ("far_matrix", FAR_BATCH, _WHOLE),
+    }[launch]
+    instance = Instance(function, f"{FAR_QUANTIZATION.arguments}, {FAR_ROWS}")
+    own = {**sources(), "far.h": text.format(include=path_of(include))}
+    return metal_kernel(name, [instance], headers=["far.h"], own=own)
 
 
 @dataclass(frozen=True)
@@ -91,7 +114,8 @@ _BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 _WRONG = (WRONG_ANSWER,)
 _OUT = ("out of bounds",)
 _LARGE = ("overflow", "out of bounds")
-_SPLIT = FILES[True]
+_BUFFERS = "scales [[buffer(1)]],\n    const device T* biases [[buffer(2)]]"
+_EXCHANGED = "scales [[buffer(2)]],\n    const device T* biases [[buffer(1)]]"
 PLANTS = (
     StagedPlant("no barrier", "whole", _BARRIER, "", ("race", "unwritten read")),
     StagedPlant("a barrier without a fence", "whole", "mem_flags::mem_threadgroup", "mem_flags::mem_none", ("race",)),
@@ -132,6 +156,16 @@ PLANTS = (
     StagedPlant("one output for the whole batch", "batch", "y += index * y_stride;", "", ("written twice",)),
     StagedPlant("x of the first matrix", "batch", "x += elem_to_loc(", "(void)elem_to_loc(", _WRONG),
     StagedPlant("biases of the first matrix", "batch", "biases += at.z;", "", _WRONG),
+    StagedPlant(
+        "biases with the strides of scales",
+        "batch",
+        "w_strides, s_strides, b_str",
+        "w_strides, s_strides, s_str",
+        _WRONG,
+    ),
+    StagedPlant("buffers of scales and biases exchanged", "whole", _BUFFERS, _EXCHANGED, _WRONG, _WHOLE),
+    StagedPlant("32 bits for a matrix of y", "far batch", "int64_t(M) * N", "M * N", _LARGE, _WHOLE),
+    StagedPlant("32 bits for a batch of y", "far batch", "index * y_stride", "int(index) * int(y_stride)", _LARGE),
     StagedPlant("32 bits for rows of w", "far", "w + int64_t(column)", "w + column", _LARGE),
     StagedPlant("32 bits for scales", "far", "scales + int64_t(column)", "scales + column", _LARGE),
     StagedPlant("32 bits for biases", "far", "biases + int64_t(column)", "biases + column", _LARGE),

@@ -111,6 +111,16 @@ class Layout:
     w: tuple[int, ...] = ()
     padding: int = 0
     """Rows between one matrix of x and the next, which belong to none."""
+    apart: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """Scales and biases, where they lie in another way than the weights."""
+
+    @property
+    def scales(self) -> tuple[int, ...]:
+        return self.w if self.apart is None else self.apart[0]
+
+    @property
+    def biases(self) -> tuple[int, ...]:
+        return self.w if self.apart is None else self.apart[1]
 
     def indices(self, strides: tuple[int, ...]) -> list[int]:
         """Which stored matrix each one of the batch is."""
@@ -123,17 +133,19 @@ class Layout:
 FLAT = Layout("flat")
 LAYOUTS = (
     FLAT,
-    Layout("batch", (3,), (1,), (1,)),
-    Layout("one x", (3,), (0,), (1,)),
+    Layout("batch", (2,), (1,), (1,)),
+    Layout("one x", (2,), (0,), (1,)),
     Layout("one w", (3,), (1,), (0,)),
     Layout("padded", (2,), (1,), (1,), padding=2),
-    Layout("transposed", (2, 2), (1, 2), (0, 1)),
+    Layout("transposed", (3, 2), (1, 3), (2, 1), apart=((1, 3), (0, 1))),
 )
+"""The last has axes of two sizes, and strides of its own for each operand."""
 
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """What a launch takes, as it is stored: ``x`` has one [M, K] for each index, the weights one [N, K]."""
+    """What a launch takes, as it is stored: ``x`` has one [M, K] for each index, the weights one [N, K] with its scales
+    and biases."""
 
     problem: Problem
     layout: Layout
@@ -143,8 +155,12 @@ class Operands:
     @property
     def batch(self) -> tuple[Inputs, ...]:
         """The problems of the batch, one matmul each."""
-        pairs = zip(self.layout.indices(self.layout.x), self.layout.indices(self.layout.w), strict=True)
-        return tuple(replace(self.w[w], x=self.x[x].x) for x, w in pairs)
+        layout = self.layout
+        places = zip(*map(layout.indices, (layout.x, layout.w, layout.scales, layout.biases)), strict=True)
+        return tuple(
+            replace(self.w[w], x=self.x[x].x, scales=self.w[scales].scales, biases=self.w[biases].biases)
+            for x, w, scales, biases in places
+        )
 
     def stored(self, values: Any) -> Array:
         return to_bits(np.asarray(values, np.float64), self.problem.dtype)
@@ -175,7 +191,7 @@ class Operands:
         return [
             *(rank, shape(p.m, p.k), strides(layout.x, p.m + layout.padding, p.k)),
             *(rank, shape(p.n, words), strides(layout.w, p.n, words)),
-            *(strides(layout.w, p.n, groups), strides(layout.w, p.n, groups)),
+            *(strides(layout.scales, p.n, groups), strides(layout.biases, p.n, groups)),
         ]
 
 
@@ -183,6 +199,6 @@ def make_operands(
     problem: Problem, layout: Layout = FLAT, seed: int = 0, distribution: Distribution = "normal"
 ) -> Operands:
     """Operands of their own for every matrix that the layout stores."""
-    count = {name: max(layout.indices(getattr(layout, name))) + 1 for name in ("x", "w")}
-    made = [make_inputs(problem, seed + i, distribution) for i in range(max(count.values()))]
-    return Operands(problem, layout, tuple(made[: count["x"]]), tuple(made[: count["w"]]))
+    x, *weights = (max(layout.indices(each)) + 1 for each in (layout.x, layout.w, layout.scales, layout.biases))
+    made = [make_inputs(problem, seed + i, distribution) for i in range(max(x, *weights))]
+    return Operands(problem, layout, tuple(made[:x]), tuple(made[: max(weights)]))

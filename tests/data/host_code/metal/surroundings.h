@@ -1,17 +1,22 @@
 // What stands around the series' lines in MLX's backend/metal/quantized.cpp, as
 // far as they use it: declarations of ours, so that a compiler can read them on
-// any machine. MLX's own are in the headers that its wheel carries.
+// any machine. Arrays are MLX's own where its headers are looked into, or those
+// of the stand_ins, which recorder.h runs.
+#pragma once
+
 #include "mlx/array.h"
 #include "mlx/backend/gpu/copy.h"
 #include "mlx/backend/metal/qmm_nax_routing.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <string>
 
 namespace MTL {
 struct Size {
-  Size(size_t, size_t, size_t) {}
+  size_t width, height, depth;
+  Size(size_t w, size_t h, size_t d) : width(w), height(h), depth(d) {}
 };
 struct ComputePipelineState;
 } // namespace MTL
@@ -33,20 +38,11 @@ struct CommandEncoder {
 };
 CommandEncoder& get_command_encoder(Stream);
 } // namespace metal
-using metal::CommandEncoder;
 
 std::string get_type_string(const Dtype&);
 std::string type_to_name(const array&);
 template <typename... Parts>
 void concatenate(std::string&, const Parts&...);
-int add_strides_and_shapes(
-    CommandEncoder&,
-    bool,
-    const array&,
-    const array&,
-    const array&,
-    const std::optional<array>&,
-    int);
 template <typename... Args>
 MTL::ComputePipelineState* get_qmm_nax_kernel_wrapped(
     metal::Device&,
@@ -63,9 +59,6 @@ MTL::ComputePipelineState* get_steel_gemm_splitk_accum_kernel(
     const array&,
     const array&,
     bool);
-
-#include "qmm_nax_staged.inc"
-
 void qmm(
     const array& x,
     const array& w,
@@ -80,29 +73,9 @@ void qmm(
     int K,
     metal::Device& d,
     const Stream& s,
-    const std::string& mode) {
-  if (metal::is_nax_available()) {
-#include "qmm_nax_schedule.inc"
-  }
-}
+    const std::string& mode);
 
-void eval_gpu(
-    array x,
-    const array& w,
-    const array& scales,
-    const std::optional<array>& biases,
-    array& out,
-    bool transpose_,
-    int group_size_,
-    int bits_,
-    int M,
-    int N,
-    int K,
-    int vector_limit,
-    metal::Device& d,
-    const Stream& s,
-    const std::string& mode) {
-#include "qmm_nax_route.inc"
-}
+// What eval_gpu does where our route returned nothing.
+void other_route();
 
 } // namespace mlx::core

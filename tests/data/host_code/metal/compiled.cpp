@@ -1,0 +1,5 @@
+#include "surroundings.h"
+
+namespace mlx::core {
+#include "calls.inc"
+} // namespace mlx::core
