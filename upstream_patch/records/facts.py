@@ -62,8 +62,8 @@ class Fact:
     id: str
     value: float | str
     unit: str
-    """``us``, ``ms``, ``GB/s`` (1e9 bytes), ``tokens/s``, ``byte``, ``ratio``, ``norm``, ``ulp``, ``percent``,
-    ``count``, or ``text``."""
+    """``us``, ``ms``, ``GB/s`` (1e9 bytes), ``tokens/s``, ``token``, ``byte``, ``ratio``, ``norm``, ``ulp``,
+    ``percent``, ``count``, or ``text``."""
     host: str
     record_path: str
     sha256: str
@@ -235,7 +235,7 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: st
             stem = f"decode.{host}.{decoded.fact_stem}"
             took = decoded.ours_kernels.items()
             outdated = changed or any(_retuned(record, parse_problem(one), [kernel]) for one, kernel in took)
-            values = row_values(decoded, models[decoded.model], median(body.probe_gbps))
+            values = row_values(decoded, models[decoded.model], median(body.probe_gbps), body.mlx_lm)
             yield _Row(stem, tuple(_Value(f"{stem}.{name}", *rest) for name, rest in values), outdated)
         for trace in body.traces:
             stem = f"decode.{host}.{trace.model}.B{trace.batch}.{trace.arm}_trace"
