@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from upstream_patch.draft import body, build_checks, claims, holes, inputs, managed, rules
+from upstream_patch.draft import build_checks, claims, holes, inputs, managed, rendered, rules
 from upstream_patch.draft.inputs import Duplicates
 from upstream_patch.draft.look import FRESH_HOURS, Finding, Look
 from upstream_patch.errors import UserError
@@ -138,7 +138,7 @@ def _size(look: Look) -> Finding:
 
 
 def _mentions(look: Look) -> Finding:
-    found = body.mentions(f"{look.title}\n\n{look.body}")
+    found = rendered.mentions(f"{look.title}\n\n{look.body}")
     if found:
         return Finding(False, f"it would notify {', '.join(found)}", f"take the @ out in {look.file}")
     return Finding(True, "notifies nobody by name")

@@ -197,10 +197,9 @@ def decode(sheet: Sheet, host: str) -> str:
             for batch in sorted(batches)
         ]
         stems = {batch: f"decode.{host}.{model}.B{batch}" for batch in sorted(batches)}
-        parts.append(
-            f"{model}, tokens a second of all B sequences together; {conditions(stems, sheet.value) or NO_CONDITIONS}\n\n"
-            + markdown(["B", *(f"{arm}, tok/s" for arm in _ARMS)], body)
-        )
+        caption = f"{model}, tokens a second of all B sequences together"
+        what = conditions(stems, sheet.value) or NO_CONDITIONS
+        parts.append(f"{caption}; {what}\n\n{markdown(['B', *(f'{arm}, tok/s' for arm in _ARMS)], body)}")
     return "\n\n".join(parts) or NO_RECORD
 
 

@@ -6,12 +6,26 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 
+from upstream_patch.draft import rendered
 from upstream_patch.errors import UserError
 from upstream_patch.github import Kind
 from upstream_patch.github.client import MAX_BODY
 
-_BACKLINK = re.compile(r"(?<![\w./-])(?P<name>[\w.-]+/[\w.-]+)#(?P<number>\d+)\b")
-_ADDRESS = re.compile(r"https://(?:www\.)?github\.com/(?=[\w.-]+/[\w.-]+/(?:issues|pull|discussions|commit)/)")
+_ADDRESS = re.compile(
+    r"(?:(?:https?:)?//(?:[^\s/@<>()\[\]]+@)?)?(?<![\w.-])(?:www\.)?github\.com(?::\d+)?/+"
+    r"(?=[\w.-]+/+[\w.-]+/+(?!(?:blob|tree|raw)/)\w)",
+    re.IGNORECASE,
+)
+"""Of any page of a repository but a file of it."""
+_NUMBER = re.compile(
+    r"(?P<address>https?://[^\s<>()\[\]]+)"
+    r"|(?<=[\w.;-])(?P<sign>\\?(?:#|&#0*35;|&#x0*23;|&num;))(?=\d|&#)"
+    r"|(?<=[\w.;-])(?P<at>\\?@)(?=[0-9a-f]{7,40}(?![0-9a-z]))",
+    re.IGNORECASE,
+)
+"""The sign of ``owner/name#1`` and ``owner@commit``, however it is written; addresses are passed over."""
+_CUT, _CUT_IN_TITLE = "&#8203;", "\u200b"
+"""A title takes no entities."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,18 @@ def rehearsal(post: Post, repository: str) -> Post:
 
     GitHub writes "mentioned in" under every thread that a public text names, also from a fork: a rehearsal would be
     seen upstream. An invisible character breaks ``owner/name#1``; GitHub's own redirect host stands in addresses.
+    Raises UserError for a reference in a form that this does not cut.
     """
-    text = _ADDRESS.sub("https://redirect.github.com/", _BACKLINK.sub(r"\g<name>&#8203;#\g<number>", post.text))
-    return replace(post, repository=repository, text=text)
+    title, text = _cut(post.title, _CUT_IN_TITLE), _cut(post.text, _CUT)
+    if left := [*rendered.references(title), *rendered.references(text)]:
+        raise UserError(f"a rehearsal would be seen upstream: GitHub links {left[0]}: write it plainly")
+    return replace(post, repository=repository, title=title, text=text)
+
+
+def _cut(text: str, cut: str) -> str:
+    def signed(match: re.Match[str]) -> str:
+        if match["address"]:
+            return match.group()
+        return f"{cut}{match['sign']}" if match["sign"] else f"{match['at']}{cut}"  # before an @, it would be a mention
+
+    return _NUMBER.sub(signed, _ADDRESS.sub("https://redirect.github.com/", text))

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from upstream_patch.records.facts import Fact
 from upstream_patch.records.decode_facts import conditions
+from upstream_patch.records.facts import Fact
 from upstream_patch.records.schema import Tool
 from upstream_patch.report.cells import Book, Cell, link
 from upstream_patch.report.tables import spoken

@@ -121,8 +121,9 @@ def _decode(book: Book) -> Iterator[Table]:
         yield Table(
             anchor=f"{book.host}-decode-{model}",
             title=f"End-to-end decode of {model}",
-            about=f"{what[:1].upper()}{what[1:]}. Tokens a second of all B sequences together; under it the time of one "
-            "step. Folded: stock MLX with the batch folded into rows, and nothing else of ours. "
+            about=f"{what[:1].upper()}{what[1:]}. "
+            "Tokens a second of all B sequences together; under it the time of one step. Folded: stock MLX with the "
+            "batch folded into rows, and nothing else of ours. "
             + (_BELOW_RATIO if ratios else "")
             + (" BatchGenerator: mlx-lm's own loop." if generators else ""),
             columns=(
@@ -156,9 +157,10 @@ def _decode(book: Book) -> Iterator[Table]:
         yield Table(
             anchor=f"{book.host}-decode-{model}-step",
             title=f"What a step of {model} is made of",
-            about=f"Milliseconds; {what}. Matmuls: the step's quantized matmuls alone, each waiting for those it waits for in "
-            "the step; of probe: their packed bytes in that time, as a share of the read probe. Host: its part of the "
-            "step, in which it may wait for a slower device. Logits error: against the same weights in fp32.",
+            about=f"Milliseconds; {what}. "
+            "Matmuls: the step's quantized matmuls alone, each waiting for those it waits for in the step; of probe: "
+            "their packed bytes in that time, as a share of the read probe. Host: its part of the step, in which it "
+            "may wait for a slower device. Logits error: against the same weights in fp32.",
             columns=("", *(words for _, _, words in _STEP)),
             groups=(Group("", tuple(rows)),) if rows else (),
         )

@@ -128,18 +128,6 @@ def test_no_marker_of_the_tool_is_sent() -> None:
     assert DOCUMENTS["pr"].title("no hole") == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("Thanks @someone and @org/team.", ["@org/team", "@someone"]),
-        ("mail a@b.c, `@code`, x/@y\n\n```\n@fence\n```\n", []),
-        ("(@x)", ["@x"]),
-    ],
-)
-def test_who_would_be_notified(text: str, found: list[str]) -> None:
-    assert body.mentions(text) == found
-
-
 def test_the_script_runs_on_the_cpu_and_needs_mlx_only(tmp_path: Path) -> None:
     pytest.importorskip("mlx.core")
     tree = ast.parse(script())
