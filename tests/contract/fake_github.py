@@ -25,6 +25,9 @@ Fault = Literal[
     "busy bare",  # the same without the header
     "limited",  # interaction limits
     "invalid",  # 422
+    "another",  # stored, and an answer that is about another text
+    "another, lost",
+    "changed",  # another text is stored
     "moved",
 ]
 LATE_S = 120.0
@@ -94,9 +97,9 @@ class FakeGitHub:
         self.search_lag_s = search_lag_s
         self.login = "me"
         self.repos: dict[str, Repo] = {}
-        self.on_write: deque[Fault | None] = deque()
-        """What happens to the next writes; None: nothing."""
-        self.on_read: deque[Fault | None] = deque()
+        self.on_write: deque[Fault | Answer | None] = deque()
+        """What happens to the next writes; None: nothing; an answer: that, and nothing is stored."""
+        self.on_read: deque[Fault | Answer | None] = deque()
         self.broken: list[str] = []
         """Requests and answers that GitHub's description does not allow."""
         self.log: list[str] = []
@@ -127,14 +130,23 @@ class FakeGitHub:
     def _answer(self, method: str, target: str, body: bytes) -> Answer:
         queue = self.on_write if method == "POST" else self.on_read
         fault = queue.popleft() if queue else None
-        if fault in (None, "502 after", "drop after", "late", "garbled", "slow"):
+        if isinstance(fault, Answer):
+            return fault
+        if fault in (None, "502 after", "drop after", "late", "garbled", "slow", "another", "changed"):
             before = {name: len(repo.entries) for name, repo in self.repos.items()}
             answer = self._done(method, target, body)
             if fault == "late" and answer.status == 201:
                 ((name, repo),) = [(n, r) for n, r in self.repos.items() if len(r.entries) > before[n]]
                 self._late.append((self.clock.now() + LATE_S, name, repo.entries.pop()))
-        if fault is None:
+            if fault == "changed":
+                ((_, repo),) = [(n, r) for n, r in self.repos.items() if len(r.entries) > before[n]]
+                stored = repo.entries[-1]
+                stored.body = answer.json["body"] = stored.body.replace("<!--", "rewritten <!--", 1)
+        if fault in (None, "changed"):
             return answer
+        if fault in ("another", "another, lost"):
+            other = Stored("issue", 1, self.login, "Another", "text", self.clock.now())
+            return Answer(201, self._entry("ml-explore/mlx", other))
         return {
             "502 before": Answer(502, {"message": "Server Error"}),
             "502 after": Answer(502, {"message": "Server Error"}),

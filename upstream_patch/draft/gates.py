@@ -30,6 +30,7 @@ CODES = {
     "size": 30,
     "duplicates": 31,
     "rules": 32,
+    "branch": 33,
 }
 """Gate -> exit code of a verb that it stops; in the order in which they are shown: evidence, words, upstream."""
 FOR = {

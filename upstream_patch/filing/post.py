@@ -43,6 +43,8 @@ class Post:
     head: str = ""
     """``owner:branch`` of a pull request."""
     base: str = ""
+    commit: str = ""
+    """That ``head`` is at."""
     number: int = 0
     """The issue that a comment goes under."""
 
@@ -58,7 +60,12 @@ class Post:
     @property
     def sha256(self) -> str:
         """Of title and body as they are sent."""
-        return hashlib.sha256(f"{self.title}\n{self.body}".encode()).hexdigest()
+        return text_sha256(self.title, self.body)
+
+    @property
+    def edition(self) -> int:
+        """That the change id ends in."""
+        return int(self.change_id.rpartition("-")[2])
 
     def checked(self) -> Post:
         """Itself. Raises UserError for what GitHub would not take, or what must not be sent."""
@@ -71,6 +78,12 @@ class Post:
         if "<!-- change-id:" in self.text:
             raise UserError("the text has a change-id line already, which the tool adds: take it out")
         return self
+
+
+def text_sha256(title: str, body: str) -> str:
+    """Of a title and a body, whatever their line ends and the space around them, which GitHub may change."""
+    plain = body.replace("\r\n", "\n").strip()
+    return hashlib.sha256(f"{title.strip()}\n{plain}".encode()).hexdigest()
 
 
 def rehearsal(post: Post, repository: str) -> Post:
