@@ -25,11 +25,15 @@ Fault = Literal[
     "busy bare",  # the same without the header
     "limited",  # interaction limits
     "invalid",  # 422
-    "another",  # stored, and an answer that is about another text
-    "another, lost",
-    "changed",  # another text is stored
+    "another",  # stored, and an answer with another text
+    "lost",  # not stored, and the same answer
+    "changed",  # stored with another text
     "moved",
 ]
+STORED: tuple[Fault, ...] = (
+    *("502 after", "drop after", "late", "garbled", "slow"),
+    *("another", "lost", "changed"),
+)
 LATE_S = 120.0
 MAX_BODY = 65_536
 RATE = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
@@ -132,21 +136,21 @@ class FakeGitHub:
         fault = queue.popleft() if queue else None
         if isinstance(fault, Answer):
             return fault
-        if fault in (None, "502 after", "drop after", "late", "garbled", "slow", "another", "changed"):
+        if fault in (None, *STORED):
             before = {name: len(repo.entries) for name, repo in self.repos.items()}
             answer = self._done(method, target, body)
-            if fault == "late" and answer.status == 201:
+            if fault in ("late", "lost", "changed", "another") and answer.status == 201:
                 ((name, repo),) = [(n, r) for n, r in self.repos.items() if len(r.entries) > before[n]]
-                self._late.append((self.clock.now() + LATE_S, name, repo.entries.pop()))
-            if fault == "changed":
-                ((_, repo),) = [(n, r) for n, r in self.repos.items() if len(r.entries) > before[n]]
-                stored = repo.entries[-1]
-                stored.body = answer.json["body"] = stored.body.replace("<!--", "rewritten <!--", 1)
-        if fault in (None, "changed"):
+                if fault == "late":
+                    self._late.append((self.clock.now() + LATE_S, name, repo.entries.pop()))
+                if fault == "lost":
+                    repo.entries.pop()
+                if fault == "changed":
+                    repo.entries[-1].body = f"Rewritten. {repo.entries[-1].body}"
+                if fault != "late":
+                    answer.json["body"] = f"Rewritten. {answer.json['body']}"
+        if fault in (None, "another", "lost", "changed"):
             return answer
-        if fault in ("another", "another, lost"):
-            other = Stored("issue", 1, self.login, "Another", "text", self.clock.now())
-            return Answer(201, self._entry("ml-explore/mlx", other))
         return {
             "502 before": Answer(502, {"message": "Server Error"}),
             "502 after": Answer(502, {"message": "Server Error"}),

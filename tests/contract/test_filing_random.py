@@ -26,7 +26,7 @@ POSTS = (
 )
 WRITES: tuple[Fault | None, ...] = (
     *("502 before", "502 after", "drop before", "drop after", "late", "garbled"),
-    *("busy", "busy long", "limited", "invalid", "another", "another, lost", None, None),
+    *("busy", "busy long", "limited", "invalid", "another", "lost", None, None),
 )
 READS: tuple[Fault | None, ...] = ("502 before", "drop before", "busy", "busy long", *[None] * 12)
 SEQUENCES, PARTS = 600, 6
