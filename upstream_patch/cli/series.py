@@ -186,7 +186,8 @@ def drift(
         for one in drifts:
             _show_drift(one)
     records = store.load_all(evidence) if evidence.is_dir() else []
-    proving.compare(out / "drafts", checkout, proving.prove(records, of_nvidia(facts.derive(records))), branch)
+    proof = proving.prove(records, of_nvidia(facts.derive(records)))
+    proving.compare(out / "drafts", checkout, proof, branch=branch)
     conflicts = [item for one in drifts for item in one.conflicts if not one.upstreamed]
     if conflicts:
         raise UserError(f"upstream went another way: {conflicts[0].detail} ({len(conflicts)} conflicts in all)")

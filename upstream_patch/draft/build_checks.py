@@ -119,8 +119,8 @@ def branch(look: Look) -> Finding:
         return Finding(False, "nobody has compared your branch with the series that was built", _DRIFT)
     proof = look.series
     seen = (found.model_dump_json(), proof.model_dump_json() if proof else "")
-    if proof and proof.series_sha256 != found.series_sha256:
-        return Finding(False, "your branch was compared with another series than the one that was built", _DRIFT, seen)
+    if proof and (proof.base_commit, proof.series_sha256) != (found.base_commit, found.series_sha256):
+        return Finding(False, "your branch was compared with another base or series than was built", _DRIFT, seen)
     if found.branch is None:
         fix = f"commit what series apply made, in your own words, then {_DRIFT} --branch NAME"
         return Finding(False, found.branch_fault, fix, seen)

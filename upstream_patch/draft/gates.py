@@ -23,6 +23,7 @@ CODES = {
     "unaffected": 23,
     "formatting": 24,
     "base": 25,
+    "branch": 33,
     "holes": 26,
     "disclosure": 27,
     "claims": 28,
@@ -30,7 +31,6 @@ CODES = {
     "size": 30,
     "duplicates": 31,
     "rules": 32,
-    "branch": 33,
 }
 """Gate -> exit code of a verb that it stops; in the order in which they are shown: evidence, words, upstream."""
 FOR = {

@@ -135,7 +135,7 @@ def _unaffected(facts: Sequence[Fact]) -> Iterator[Cell]:
 
 
 def compare(
-    work: Path, checkout: Checkout, proof: SeriesProof | None, branch: str = "", now: datetime | None = None
+    work: Path, checkout: Checkout, proof: SeriesProof | None, now: datetime | None = None, branch: str = ""
 ) -> Path:
     """Write ``upstream.json``: the checkout's HEAD against the commit that was built, or, before any build, the base
     of the series; and ``branch``, by default the one that ``series apply`` makes, against the series.
@@ -184,10 +184,7 @@ def _carrier(
     if commit == root:
         return None, f"{branch} has no commit of yours yet"
     if checkout.commits(base, files, root) or checkout.commits(root, files, base):
-        return (
-            None,
-            f"{branch} starts at {root[:12]}, where files of the series differ from {base[:12]}, which was built",
-        )
+        return None, f"{branch} starts at {root[:12]}, whose files of the series are not those of {base[:12]}"
     read = checkout.reader(root)
     whole = checkout.tree(root, style.formatted(plan(contributions, read), read).changed)
     if differs := checkout.git("diff-tree", "-r", "--name-only", whole, f"{commit}^{{tree}}").splitlines():

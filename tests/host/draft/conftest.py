@@ -83,6 +83,8 @@ def upstream(**changes: Any) -> Upstream:
         applies=True,
         touched=(),
         unformatted=None,
+        branch="b" * 40,
+        branch_fault="",
     )
     return whole.model_copy(update=changes)
 
@@ -227,6 +229,7 @@ def address(fake: FakeGitHub) -> Iterator[str]:
 
 
 @pytest.fixture
-def client(fake: FakeGitHub, address: str) -> Iterator[github.GitHub]:
+def client(fake: FakeGitHub, address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[github.GitHub]:
+    monkeypatch.setenv("GITHUB_API_URL", address)
     with github.GitHub("token", address, clock=github.Clock(fake.clock.now, fake.clock.sleep)) as made:
         yield made

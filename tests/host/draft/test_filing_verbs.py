@@ -14,6 +14,7 @@ import pytest
 
 from tests.contract.fake_github import FakeGitHub
 from upstream_patch import cli, github
+from upstream_patch.draft import inputs
 from upstream_patch.draft.gates import CODES
 from upstream_patch.filing.person import AUTOMATION
 
@@ -217,7 +218,7 @@ def test_duplicates_are_listed_and_open_their_gate(
     rehearsal: Any, fake: FakeGitHub, monkeypatch: pytest.MonkeyPatch, terminal: Verb
 ) -> None:
     rehearsal.all()
-    (rehearsal.work / "inputs" / "duplicates_issue.json").unlink()
+    inputs.path(rehearsal.work, "duplicates_issue").unlink()
     assert [gate.name for gate in rehearsal.status("issue") if not gate.open] == ["duplicates"]
     monkeypatch.setattr(sys, "argv", ["upstream-patch", "duplicates", "issue", "--out", str(rehearsal.work.parent)])
     with pytest.raises(SystemExit) as ended:

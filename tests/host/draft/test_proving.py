@@ -28,7 +28,8 @@ from upstream_patch.problem import Problem
 from upstream_patch.records import kernel_hash, wheel_facts
 from upstream_patch.records.build_body import BuildBody, Matrix, SuiteRun
 from upstream_patch.records.schema import CaseResult, WheelBody, WheelRow
-from upstream_patch.series import content_hash, load
+from upstream_patch.series import applying, content_hash, load
+from upstream_patch.series.checkout import open_checkout
 
 CHANGES = [load("folding"), load("cuda")]
 CLASS = "test_quantized.TestQuantized"
@@ -142,9 +143,51 @@ def proof(here: Any) -> SeriesProof:
 
 
 def compare(here: Any, mlx: Repository, now: Any) -> None:
-    from upstream_patch.series.checkout import open_checkout
-
     proving.compare(here.work, open_checkout(mlx.path), inputs.read(here.work, "series", SeriesProof), now)
+
+
+def committed(mlx: Repository) -> str:
+    """The series on a branch, applied and committed as a person does; its commit."""
+    applied, _ = applying.apply(open_checkout(mlx.path), CHANGES)
+    return Repository(applied.worktree).commit({}, "in my words")
+
+
+def said_of_the_branch(here: Any, mlx: Repository, branch: str = "") -> tuple[str | None, str]:
+    proving.compare(here.work, open_checkout(mlx.path), inputs.read(here.work, "series", SeriesProof), NOW, branch)
+    found = inputs.read(here.work, "upstream", Upstream)
+    assert found is not None
+    return found.branch, found.branch_fault
+
+
+def test_the_branch_is_the_series_that_was_built_and_nothing_else(
+    here: Any, mlx: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clang_format(tmp_path, monkeypatch)
+    base = mlx.git("rev-parse", "HEAD")
+    here.record(built(base), 100)
+    here.status("pr")
+    usual = "upstream-patch/folding+cuda"
+    assert said_of_the_branch(here, mlx) == (None, f"the checkout has no branch {usual}")
+    mlx.commit({"README.md": "upstream went on\n"})
+    mine = committed(mlx)
+    assert said_of_the_branch(here, mlx) == (mine, "")
+    assert said_of_the_branch(here, mlx, "main") == (None, "main has no commit of yours yet")
+
+    mlx.git("branch", "mine", mine)
+    tree = Repository(tmp_path / "more")
+    mlx.git("worktree", "add", "--quiet", str(tree.path), "mine")
+    more = tree.commit({EDITED: (tree.path / EDITED).read_text() + "// one more\n", "notes.txt": "x\n"})
+    says = f"mine at {more[:12]} differs from the series that was built: {EDITED}, notes.txt"
+    assert said_of_the_branch(here, mlx, "mine") == (None, says)
+    tree.git("revert", "--no-edit", "HEAD")
+    assert said_of_the_branch(here, mlx, "mine") == (tree.git("rev-parse", "HEAD"), "")
+
+    moved = mlx.commit({EDITED: (mlx.path / EDITED).read_text() + "more\n"})
+    here.record(built(moved), 101)
+    here.status("pr")
+    start = mlx.git("merge-base", "mine", "main")[:12]
+    says = f"mine starts at {start}, whose files of the series are not those of {moved[:12]}"
+    assert said_of_the_branch(here, mlx, "mine") == (None, says)
 
 
 @pytest.mark.needs_contract
@@ -183,6 +226,10 @@ def test_every_gate_opens_by_its_own_way_out(
     here.status("pr")
     compare(here, mlx, now)
     assert not {*evidence} & {*red()}
+    assert red()["branch"] == f"commit what series apply made, in your own words, then {drift} --branch NAME"
+    fake.repos["me/mlx"].branches["small-m"] = committed(mlx)
+    compare(here, mlx, now)
+    assert "branch" not in red()
 
     *_, last = rules.refresh(here.work, mlx.path, now=now)
     list(rules.refresh(here.work, mlx.path, last.rpartition(" --read ")[2], now))

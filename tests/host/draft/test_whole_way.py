@@ -17,8 +17,9 @@ from upstream_patch.draft.gates import CODES, GateClosed
 from upstream_patch.draft.inputs import Filed, Link
 from upstream_patch.errors import UserError
 from upstream_patch.filing import duplicates
-from upstream_patch.filing.desk import BranchMissing, Changed, Desk
+from upstream_patch.filing.desk import BranchMissing, Changed, Desk, OtherCommit
 from upstream_patch.filing.person import Stopped
+from upstream_patch.filing.send import OtherText
 from upstream_patch.github import GitHub
 
 pytestmark = pytest.mark.needs_contract
@@ -150,7 +151,7 @@ def test_the_preview_is_all_of_it(rehearsal: Any, opening: Opening) -> None:
     ready, marker = rehearsal.ready("pr"), "\n<!-- change-id: cuda-small-m-pr-1 -->\n"
     assert shown == (
         f"This is a draft pull request in {MLX}, as me\n"
-        "from me:small-m into main; maintainers may push to it\n"
+        f"from me:small-m at {'b' * 12} into main; maintainers may push to it\n"
         f"title: {ready.title}\n"
         f"body, {len(ready.body) + len(marker):,} characters:\n\n{ready.body}{marker}"
     )
@@ -172,6 +173,7 @@ BREAKS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "unaffected": ("pr", lambda here: series(here, unaffected=here.proof().affected)),
     "formatting": ("pr", lambda here: inputs.write(here.work, "upstream", here.upstream(unformatted="f"))),
     "base": ("pr", lambda here: inputs.write(here.work, "upstream", here.upstream(touched=("qmm.h",)))),
+    "branch": ("pr", lambda here: inputs.write(here.work, "upstream", here.upstream(branch=None, branch_fault="f"))),
     "holes": ("issue", lambda here: here.change("issue", here.words["issue"]["context"], "TODO")),
     "disclosure": ("issue", break_disclosure),
     "claims": ("issue", lambda here: here.change("issue", "takes 10.0 us at M = 7,", "takes 9.0 us at M = 7,")),
@@ -226,6 +228,56 @@ def test_nothing_is_pushed_the_command_is_told(rehearsal: Any, fake: FakeGitHub,
         "https://github.com/me/mlx.git fast-rows (a tool or an agent must not)"
     )
     assert sent_nothing(fake)
+
+
+@pytest.mark.parametrize("rehearse", ["", FORK])
+def test_a_branch_that_the_gates_did_not_see_is_not_sent(
+    rehearse: str, rehearsal: Any, fake: FakeGitHub, opening: Opening
+) -> None:
+    rehearsal.all()
+    fake.repos[FORK].branches["small-m"] = "c" * 40
+    with pytest.raises(OtherCommit) as other:
+        opening(rehearse or MLX, rehearse=rehearse).pull("small-m")
+    assert (str(other.value), other.value.exit_code) == (
+        f"{FORK}'s small-m is at cccccccccccc, and the gates saw bbbbbbbbbbbb: push that commit yourself, or let them "
+        "see this one: nox -s drift -- --mlx PATH --branch small-m",
+        49,
+    )
+    assert sent_nothing(fake)
+
+
+def test_a_branch_that_moves_under_the_preview_is_not_sent(rehearsal: Any, fake: FakeGitHub, opening: Opening) -> None:
+    rehearsal.all()
+    with pytest.raises(OtherCommit):
+        opening(before=lambda: fake.repos[FORK].branches.update({"small-m": "c" * 40})).pull("small-m")
+    assert sent_nothing(fake)
+
+
+def test_what_a_stand_in_for_github_took_is_filed_nowhere_else(
+    rehearsal: Any, opening: Opening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rehearsal.all()
+    inputs.path(rehearsal.work, "filed").unlink()
+    assert opening().issue().created
+    rehearsal.draft("pr")
+    assert "\nRefs #3765\n" in (rehearsal.work / "pr_cuda_small_m.md").read_text()
+    monkeypatch.delenv("GITHUB_API_URL")
+    assert inputs.read(rehearsal.work, "filed", Filed) is None
+    assert "no issue is filed" in rehearsal.draft("pr").read_text()
+    assert {gate.name for gate in rehearsal.status("issue") if not gate.open} == {"duplicates"}  # searched there, too
+
+
+def test_a_changed_text_is_told_and_what_is_filed_is_known(rehearsal: Any, fake: FakeGitHub, opening: Opening) -> None:
+    rehearsal.all()
+    assert opening().issue().created
+    inputs.path(rehearsal.work, "filed").unlink()
+    rehearsal.change("issue", "I would send", "I will send")
+    with pytest.raises(
+        OtherText, match="its text differs from this one: nothing was sent; edit it on its page, or close"
+    ):
+        opening().issue()
+    filed = inputs.read(rehearsal.work, "filed", Filed)
+    assert filed is not None and filed.issue is not None and filed.issue.number == 3765
 
 
 @pytest.mark.parametrize(
