@@ -6,7 +6,7 @@ import re
 
 from upstream_patch.draft import managed, prose
 
-_TOP = re.compile(r"\A\ufeff?<!-- Draft of .*?-->\s*", re.DOTALL)
+_TOP = re.compile(r"\A\ufeff?\s*<!-- Draft of .*?-->\s*", re.DOTALL)
 _TITLE = re.compile(r"<!-- HOLE title: .*? -->.*?(?=<!-- HOLE )", re.DOTALL)
 _MARKER = re.compile(r"<!-- HOLE [a-z_]+: .*? -->\n?", re.DOTALL)
 _BEARING = re.compile(r"<!-- facts that bear on it:.*?-->\n?", re.DOTALL)
