@@ -72,6 +72,7 @@ def apply(
     _show_format(planned)
     git = f"git -C {applied.worktree}"
     print(f"to commit, in your own words: {git} add --all && {git} commit --template {message_of(applied)}")
+    print(f"next, when you have: upstream-patch series drift --mlx {mlx}, which lets the gates see your commit")
 
 
 @app.command()
@@ -188,6 +189,8 @@ def drift(
     records = store.load_all(evidence) if evidence.is_dir() else []
     proof = proving.prove(records, of_nvidia(facts.derive(records)))
     proving.compare(out / "drafts", checkout, proof, branch=branch)
+    if not as_json:
+        print("next: upstream-patch status pr")
     conflicts = [item for one in drifts for item in one.conflicts if not one.upstreamed]
     if conflicts:
         raise UserError(f"upstream went another way: {conflicts[0].detail} ({len(conflicts)} conflicts in all)")

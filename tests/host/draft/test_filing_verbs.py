@@ -141,7 +141,10 @@ def test_a_rehearsal_says_so(rehearsal: Any, fake: FakeGitHub, terminal: Verb) -
     code, shown, _ = terminal("file", "issue", "--rehearse", "me/mlx", types="me/mlx")
     assert code == 0
     assert shown.startswith("REHEARSAL of an issue in me/mlx, as me\n")
-    assert shown.endswith("/me/mlx/issues/1 is there now\nit was a rehearsal: close it when you have seen it\n")
+    assert shown.endswith(
+        "/me/mlx/issues/1 is there now\n"
+        "it was a rehearsal: close it when you have seen it; next: upstream-patch file issue\n"
+    )
     assert [line for line in fake.log if "POST" in line] == ["POST /repos/me/mlx/issues 201"]
 
 
