@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.host.draft.conftest import NOW
 from upstream_patch import cli
-from upstream_patch.draft import inputs
+from upstream_patch.draft import gates, inputs
 from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.gates import CODES, FOR
 
@@ -72,7 +74,7 @@ def test_status_shows_every_gate_in_words_and_as_data(call: Call, rehearsal: Any
     rehearsal.draft("issue")
     code, out, _ = call("status", "issue", "pr", *places(rehearsal))
     assert code == 0
-    assert [tuple(line.split()[:3]) for line in out.splitlines() if line.startswith(("issue", "pr"))] == [
+    assert [tuple(line.split()[:3]) for line in out.splitlines() if line.startswith(("issue ", "pr "))] == [
         ("issue", "drafted", "green"),
         ("issue", "benchmarks", "green"),
         ("issue", "holes", "red"),
@@ -95,24 +97,31 @@ def test_status_shows_every_gate_in_words_and_as_data(call: Call, rehearsal: Any
     assert all(bool(gate["fix"]) != gate["open"] for gate in told)
 
 
-def test_a_status_that_is_all_open_names_the_verb_that_sends(call: Call, rehearsal: Any) -> None:
+def test_a_status_that_is_all_open_names_the_verb_that_sends(
+    call: Call, rehearsal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rehearsal.all()
-    patched = rehearsal.status
-    assert all(gate.open for gate in patched())
+    monkeypatch.setattr(gates, "status", partial(gates.status, now=NOW))
+
+    def told() -> list[str]:
+        return call("status", *places(rehearsal))[1].splitlines()[-4:]
+
+    sent = [
+        "link-back: every gate is open; next: upstream-patch link",
+        "docs: every gate is open; next: upstream-patch draft docs --doc PATH --write",
+    ]
+    assert told() == [
+        "issue: filed as https://github.com/ml-explore/mlx/issues/4700; next: upstream-patch draft pr",
+        "pr: filed as https://github.com/ml-explore/mlx/pull/4701; next: upstream-patch draft link-back",
+        *sent,
+    ]
+    filed = inputs.read(rehearsal.work, "filed", inputs.Filed)
+    assert filed is not None
+    inputs.write(rehearsal.work, "filed", filed.model_copy(update={"pr": None}))
+    rehearsal.draft("link-back")
+    assert told()[1] == "pr: every gate is open; next: upstream-patch file pr --head BRANCH"
     inputs.path(rehearsal.work, "filed").unlink()
-    for name, verb in (("issue", "file issue"), ("docs", "draft docs --doc PATH --write")):
-        code, out, _ = call("status", name, *places(rehearsal))
-        assert (code, out.splitlines()[-1]) == (0, f"{name}: every gate is open; next: upstream-patch {verb}")
-    rehearsal.all()
-    told = {}
-    for name in FOR:
-        told[name] = call("status", name, *places(rehearsal))[1].splitlines()[-1]
-    assert told == {
-        "issue": "issue: filed as https://github.com/ml-explore/mlx/issues/4700; next: upstream-patch draft pr",
-        "pr": "pr: filed as https://github.com/ml-explore/mlx/pull/4701; next: upstream-patch draft link-back",
-        "link-back": "link-back: every gate is open; next: upstream-patch link",
-        "docs": "docs: every gate is open; next: upstream-patch draft docs --doc PATH --write",
-    }
+    assert told()[0] == "issue: every gate is open; next: upstream-patch file issue"
 
 
 def test_claims_are_listed_with_their_line_and_the_code_says_so(call: Call, rehearsal: Any) -> None:
