@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.contract.server import serve
 from tests.host.test_decode_records import arm, body, row
 from upstream_patch import github
 from upstream_patch.draft import gates, inputs, managed, proving, rules
-from upstream_patch.draft.documents import DOCUMENTS
+from upstream_patch.draft.documents import DOCUMENTS, of_nvidia
 from upstream_patch.draft.gates import FOR
 from upstream_patch.draft.inputs import (
     Cell,
@@ -105,9 +105,14 @@ class Rehearsal:
     work: Path
     evidence: Path
     words: dict[str, dict[str, str]]
+    record: Callable[[Any, int], object]
+    """Writes a record of an H200: its body, and its age in hours."""
 
     def draft(self, name: str) -> Path:
-        return DOCUMENTS[name].write(self.work, facts.derive(store.load_all(self.evidence)))
+        records = store.load_all(self.evidence)
+        derived = facts.derive(records)
+        proving.refresh(self.work, records, of_nvidia(derived))
+        return DOCUMENTS[name].write(self.work, derived)
 
     def change(self, name: str, old: str, new: str) -> None:
         path = self.work / DOCUMENTS[name].file
@@ -171,15 +176,17 @@ DERIVED: dict[tuple[str, ...], list[facts.Fact]] = {}
 @pytest.fixture
 def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rehearsal:
     evidence = tmp_path / "evidence"
+    given: dict[str, dict[str, Any]] = {}
     for age, (host, product) in enumerate((("h200", "NVIDIA H200"), ("gb10", "NVIDIA GB10"))):
         machine = synthetic.machine.model_copy(
             update={"gpu": Gpu(name=product, vendor="nvidia", l2_bytes=1_000_000, driver="1.2.3")}
         )
-        given = {"host": host, "machine": machine, "kernel": kernel_hash.identity("small_m"), "root": evidence}
+        kernel = kernel_hash.identity("small_m")
+        given[host] = {"host": host, "machine": machine, "kernel": kernel, "root": evidence}
         rows = [synthetic.bench_row(m, n) for m in (1, 2, 4, 7, 8, 16) for n in (4096, 14336)]
-        synthetic.write(synthetic.bench(rows, probe=4400.0), 2 * age, **given)
-        synthetic.write(synthetic.ncu(), 2 * age + 1, **given)
-    synthetic.write(decoded(), 4, **given)
+        synthetic.write(synthetic.bench(rows, probe=4400.0), 2 * age, **given[host])
+        synthetic.write(synthetic.ncu(), 2 * age + 1, **given[host])
+    synthetic.write(decoded(), 4, **given["gb10"])
     load, derive = store.load_all, facts.derive
 
     def load_once(root: Path) -> list[store.LoadedRecord]:
@@ -195,12 +202,13 @@ def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             DERIVED[key] = derive(records)
         return DERIVED[key]
 
-    # What these tests look at is what the gates make of it; test_proving has it from records.
+    # What most tests look at is what the gates make of it; test_proving and the whole way have it from records.
     monkeypatch.setattr(proving, "refresh", lambda work, records, derived: None)
     monkeypatch.setattr(store, "load_all", load_once)
     monkeypatch.setattr(facts, "derive", derive_once)
     words = json.loads((Path(__file__).parent / "data" / "person_words.json").read_text())
-    return Rehearsal(tmp_path / "out" / "drafts", evidence, words)
+    work = tmp_path / "out" / "drafts"
+    return Rehearsal(work, evidence, words, lambda body, age: synthetic.write(body, age, **given["h200"]))
 
 
 @pytest.fixture

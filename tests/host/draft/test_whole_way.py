@@ -11,15 +11,17 @@ import pytest
 
 from tests.contract.fake_github import FakeGitHub, Repo, Stored
 from tests.contract.people import Scripted
+from tests.host.draft.conftest import BASE
+from tests.host.draft.test_proving import built, in_wheel, with_stock
 from upstream_patch import github
-from upstream_patch.draft import docs, inputs
+from upstream_patch.draft import docs, inputs, proving
 from upstream_patch.draft.gates import CODES, GateClosed
 from upstream_patch.draft.inputs import Filed, Link
+from upstream_patch.draft.proving import refresh
 from upstream_patch.errors import UserError
 from upstream_patch.filing import duplicates
-from upstream_patch.filing.desk import BranchMissing, Changed, Desk, OtherCommit
+from upstream_patch.filing.desk import BranchMissing, Changed, Desk
 from upstream_patch.filing.person import Stopped
-from upstream_patch.filing.send import OtherText
 from upstream_patch.github import GitHub
 
 pytestmark = pytest.mark.needs_contract
@@ -58,10 +60,14 @@ def outline(fake: FakeGitHub) -> str:
 
 
 def test_from_records_to_the_edited_doc(
-    rehearsal: Any, fake: FakeGitHub, client: GitHub, opening: Opening, tmp_path: Path
-) -> None:
+    rehearsal: Any, synthetic: Any, fake: FakeGitHub, client: GitHub, opening: Opening, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     clock = github.Clock(fake.clock.now, fake.clock.sleep)
     rehearsal.others()
+    monkeypatch.setattr(proving, "refresh", refresh)  # what the gates say of the series is of these records
+    for age, record in enumerate((built(BASE), in_wheel(synthetic), with_stock(synthetic)), 100):
+        rehearsal.record(record, age)
 
     finish(rehearsal, "issue")
     path, found = duplicates.search("issue", rehearsal.work, client, clock)
@@ -124,6 +130,7 @@ lablup/mlxcel
     )
     pull = next(entry for entry in fake.repos[MLX].entries if entry.number == 3766)
     assert "\nRefs #3765\n" in pull.body
+    assert "\n| `test_new` | failed | passed |\n" in pull.body  # the build's record, not what others() wrote
     comment = fake.repos["lablup/mlxcel"].entries[-1]
     assert f"https://github.com/{MLX}/issues/3765" in comment.body
     rehearsed = fake.repos[FORK].entries[-1]
@@ -228,56 +235,6 @@ def test_nothing_is_pushed_the_command_is_told(rehearsal: Any, fake: FakeGitHub,
         "https://github.com/me/mlx.git fast-rows (a tool or an agent must not)"
     )
     assert sent_nothing(fake)
-
-
-@pytest.mark.parametrize("rehearse", ["", FORK])
-def test_a_branch_that_the_gates_did_not_see_is_not_sent(
-    rehearse: str, rehearsal: Any, fake: FakeGitHub, opening: Opening
-) -> None:
-    rehearsal.all()
-    fake.repos[FORK].branches["small-m"] = "c" * 40
-    with pytest.raises(OtherCommit) as other:
-        opening(rehearse or MLX, rehearse=rehearse).pull("small-m")
-    assert (str(other.value), other.value.exit_code) == (
-        f"{FORK}'s small-m is at cccccccccccc, and the gates saw bbbbbbbbbbbb: push that commit yourself, or let them "
-        "see this one: nox -s drift -- --mlx PATH --branch small-m",
-        49,
-    )
-    assert sent_nothing(fake)
-
-
-def test_a_branch_that_moves_under_the_preview_is_not_sent(rehearsal: Any, fake: FakeGitHub, opening: Opening) -> None:
-    rehearsal.all()
-    with pytest.raises(OtherCommit):
-        opening(before=lambda: fake.repos[FORK].branches.update({"small-m": "c" * 40})).pull("small-m")
-    assert sent_nothing(fake)
-
-
-def test_what_a_stand_in_for_github_took_is_filed_nowhere_else(
-    rehearsal: Any, opening: Opening, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rehearsal.all()
-    inputs.path(rehearsal.work, "filed").unlink()
-    assert opening().issue().created
-    rehearsal.draft("pr")
-    assert "\nRefs #3765\n" in (rehearsal.work / "pr_cuda_small_m.md").read_text()
-    monkeypatch.delenv("GITHUB_API_URL")
-    assert inputs.read(rehearsal.work, "filed", Filed) is None
-    assert "no issue is filed" in rehearsal.draft("pr").read_text()
-    assert {gate.name for gate in rehearsal.status("issue") if not gate.open} == {"duplicates"}  # searched there, too
-
-
-def test_a_changed_text_is_told_and_what_is_filed_is_known(rehearsal: Any, fake: FakeGitHub, opening: Opening) -> None:
-    rehearsal.all()
-    assert opening().issue().created
-    inputs.path(rehearsal.work, "filed").unlink()
-    rehearsal.change("issue", "I would send", "I will send")
-    with pytest.raises(
-        OtherText, match="its text differs from this one: nothing was sent; edit it on its page, or close"
-    ):
-        opening().issue()
-    filed = inputs.read(rehearsal.work, "filed", Filed)
-    assert filed is not None and filed.issue is not None and filed.issue.number == 3765
 
 
 @pytest.mark.parametrize(
