@@ -32,7 +32,7 @@ def search(
     if not path.exists():
         raise UserError(f"there is no {path}: upstream-patch draft {draft}")
     title = DOCUMENTS[draft].title(managed.read(path))
-    if not title:
+    if not title or any(hole.id == "title" for hole in DOCUMENTS[draft].open_holes(path)):
         raise UserError(f"{path} has no title yet: write it first, a search holds for one title")
     filed = inputs.read(work, "filed", Filed, github.api) or Filed()
     own = {link.number for link in (filed.issue, filed.pr) if link}

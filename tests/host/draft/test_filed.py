@@ -8,10 +8,14 @@ import pytest
 
 from tests.contract.fake_github import FakeGitHub
 from tests.host.draft.test_whole_way import FORK, MLX, Opening, opening, sent_nothing
+from upstream_patch import github
 from upstream_patch.draft import inputs
 from upstream_patch.draft.inputs import Filed
+from upstream_patch.errors import UserError
+from upstream_patch.filing import duplicates
 from upstream_patch.filing.desk import OtherCommit
 from upstream_patch.filing.send import OtherText
+from upstream_patch.github import GitHub
 
 __all__ = ["opening"]
 pytestmark = pytest.mark.needs_contract
@@ -65,3 +69,11 @@ def test_a_changed_text_is_told_and_what_is_filed_is_known(rehearsal: Any, fake:
         opening().issue()
     filed = inputs.read(rehearsal.work, "filed", Filed)
     assert filed is not None and filed.issue is not None and filed.issue.number == 3765
+
+
+def test_no_search_before_there_is_a_title(rehearsal: Any, fake: FakeGitHub, client: GitHub) -> None:
+    clock = github.Clock(fake.clock.now, fake.clock.sleep)
+    rehearsal.draft("issue")
+    with pytest.raises(UserError, match=r"small_m\.md has no title yet: write it first"):
+        duplicates.search("issue", rehearsal.work, client, clock)
+    assert fake.log == []
