@@ -41,7 +41,7 @@ def places(here: Any) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("verb", "leads_to"),
     [
-        (("draft",), ("draft issue", "rules refresh", "status", "draft pr", "draft link-back", "draft docs")),
+        (("draft",), ("draft issue", "rules refresh", "duplicates", "status", "file issue", "draft pr", "draft docs")),
         (("draft", "issue"), ("status",)),
         (("draft", "pr"), ("filed issue", "build with the series", "series apply", "series drift", "status")),
         (("draft", "link-back"), ("filed", "status")),
