@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Files for a person to finish: facts filled in, prose left as holes. In this order: `draft issue`, your "
-    "words, `rules refresh`, `duplicates`, `status`, `file issue`; then `draft pr`, `draft link-back` and `draft docs` the "
-    "same way."
+    "words, `rules refresh`, `duplicates`, `status`, `file issue`; then `draft pr`, `draft link-back` and `draft docs` "
+    "the same way."
 )
 Work = Annotated[Path, typer.Option("--out", help="The folder that drafts were written to.")]
 Draft = Annotated[str, typer.Argument(help="issue, pr, link-back or docs.")]
