@@ -11,10 +11,11 @@ from upstream_patch import targets
 from upstream_patch.errors import StaleFact, UserError
 from upstream_patch.files import write_changed
 from upstream_patch.measure import graphs
-from upstream_patch.measure.decode.shapes import BATCHES, PROMPT
+from upstream_patch.measure.decode.shapes import BATCHES
 from upstream_patch.measure.suites import LLAMA_8B, ROWS
 from upstream_patch.plots.files import FOLDER
 from upstream_patch.plots.gathered import benchmarked
+from upstream_patch.records.decode_facts import conditions
 from upstream_patch.records.facts import Fact, current
 from upstream_patch.records.schema import Tool
 from upstream_patch.targets.wanted import DECODED
@@ -177,9 +178,10 @@ def _decoded(facts: dict[str, Fact]) -> str:
         return f"Decode of a whole model has no record of today's kernel and dispatch: {error.fix}."
     if not known:
         return ""
+    what = conditions(known, lambda one: facts[one].value if one in facts else None)
     title = (
-        f"Decode through mlx-lm: the shape of {DECODED} with random 4-bit weights, B sequences of {PROMPT}-token "
-        "prompts, tokens a second of all of them together:"
+        f"Decode of the shape of {DECODED} ({what or 'conditions not recorded'}), B sequences, tokens a second of all "
+        "of them together:"
     )
     lines = [title, "", _row("tokens/s", [f"B = {batch}" for batch in known]), _row("---", ["---:"] * len(known))]
     lines += [_row(words, ["not run" if one is None else f"{one:,.0f}" for one in row]) for words, row in rows.items()]

@@ -25,8 +25,15 @@ Fault = Literal[
     "busy bare",  # the same without the header
     "limited",  # interaction limits
     "invalid",  # 422
+    "another",  # stored, and an answer with another text
+    "lost",  # not stored, and the same answer
+    "changed",  # stored with another text
     "moved",
 ]
+STORED: tuple[Fault, ...] = (
+    *("502 after", "drop after", "late", "garbled", "slow"),
+    *("another", "lost", "changed"),
+)
 LATE_S = 120.0
 MAX_BODY = 65_536
 RATE = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
@@ -94,9 +101,9 @@ class FakeGitHub:
         self.search_lag_s = search_lag_s
         self.login = "me"
         self.repos: dict[str, Repo] = {}
-        self.on_write: deque[Fault | None] = deque()
-        """What happens to the next writes; None: nothing."""
-        self.on_read: deque[Fault | None] = deque()
+        self.on_write: deque[Fault | Answer | None] = deque()
+        """What happens to the next writes; None: nothing; an answer: that, and nothing is stored."""
+        self.on_read: deque[Fault | Answer | None] = deque()
         self.broken: list[str] = []
         """Requests and answers that GitHub's description does not allow."""
         self.log: list[str] = []
@@ -127,13 +134,22 @@ class FakeGitHub:
     def _answer(self, method: str, target: str, body: bytes) -> Answer:
         queue = self.on_write if method == "POST" else self.on_read
         fault = queue.popleft() if queue else None
-        if fault in (None, "502 after", "drop after", "late", "garbled", "slow"):
+        if isinstance(fault, Answer):
+            return fault
+        if fault in (None, *STORED):
             before = {name: len(repo.entries) for name, repo in self.repos.items()}
             answer = self._done(method, target, body)
-            if fault == "late" and answer.status == 201:
+            if fault in ("late", "lost", "changed", "another") and answer.status == 201:
                 ((name, repo),) = [(n, r) for n, r in self.repos.items() if len(r.entries) > before[n]]
-                self._late.append((self.clock.now() + LATE_S, name, repo.entries.pop()))
-        if fault is None:
+                if fault == "late":
+                    self._late.append((self.clock.now() + LATE_S, name, repo.entries.pop()))
+                if fault == "lost":
+                    repo.entries.pop()
+                if fault == "changed":
+                    repo.entries[-1].body = f"Rewritten. {repo.entries[-1].body}"
+                if fault != "late":
+                    answer.json["body"] = f"Rewritten. {answer.json['body']}"
+        if fault in (None, "another", "lost", "changed"):
             return answer
         return {
             "502 before": Answer(502, {"message": "Server Error"}),

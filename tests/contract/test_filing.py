@@ -15,11 +15,14 @@ from upstream_patch.filing.post import Post, rehearsal
 from upstream_patch.filing.receipts import Receipts
 from upstream_patch.filing.send import AlreadyThere, Sent, send
 from upstream_patch.github import Busy, GitHub, Refused, Unclear
+from upstream_patch.github.client import API
 
 pytestmark = pytest.mark.needs_contract
 MLX = "ml-explore/mlx"
 ISSUE = Post("issue", MLX, "small-m-issue-1", "[BUG] Rows", "Every row reads the weights.")
-PULL = Post("pull request", MLX, "small-m-pr-1", "Read once", "Fixes #1.", head="me:small-m", base="main")
+PULL = Post(
+    "pull request", MLX, "small-m-pr-1", "Read once", "Fixes #1.", head="me:small-m", base="main", commit="b" * 40
+)
 COMMENT = Post("comment", "lablup/mlxcel", "small-m-link-back-1", "", "Filed upstream.", number=725)
 DOWNSTREAM = "lablup/mlxcel\n  closed issue #725 of they: Small-M rows\n  | The rows.\n"
 FILED = f"""\
@@ -37,7 +40,7 @@ Sending = Callable[[Post], Sent]
 
 @pytest.fixture
 def receipts(tmp_path: Path) -> Receipts:
-    return Receipts(tmp_path / "receipts")
+    return Receipts(tmp_path / "receipts", API)
 
 
 @pytest.fixture
@@ -88,9 +91,9 @@ me/mlx, a fork of {MLX}
     ]
     kept = sorted(path.relative_to(tmp_path / "receipts") for path in (tmp_path / "receipts").rglob("0*"))
     assert [str(path) for path in kept if "issue-1" in str(path)] == [
-        "ml-explore__mlx/small-m-issue-1/01.body.md",
-        "ml-explore__mlx/small-m-issue-1/01.intent.json",
-        "ml-explore__mlx/small-m-issue-1/01.outcome.json",
+        "api.github.com/ml-explore__mlx/small-m-issue-1/01.body.md",
+        "api.github.com/ml-explore__mlx/small-m-issue-1/01.intent.json",
+        "api.github.com/ml-explore__mlx/small-m-issue-1/01.outcome.json",
     ]
     assert (tmp_path / "receipts" / kept[0]).read_text("utf-8") == COMMENT.body
 
@@ -105,7 +108,7 @@ def test_sent_again_it_asks_nobody(fake: FakeGitHub, sending: Sending, receipts:
 
 def test_without_its_receipts_it_is_found(fake: FakeGitHub, sending: Sending, receipts: Receipts) -> None:
     fake.search_lag_s = 1e12  # what is closed is found in the list
-    fake.repos[MLX].entries.append(Stored("issue", 1, "me", "another title", ISSUE.body, 0.0, state="closed"))
+    fake.repos[MLX].entries.append(Stored("issue", 1, "me", ISSUE.title, ISSUE.body, 0.0, state="closed"))
     assert sending(ISSUE) == Sent(1, URL, created=False)
     assert [line for line in fake.log if "POST" in line] == []
     assert states(receipts, ISSUE) == ["found"]

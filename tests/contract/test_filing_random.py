@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.contract.server import serve
 from upstream_patch import github
 from upstream_patch.errors import UserError
 from upstream_patch.filing.post import Post
-from upstream_patch.filing.receipts import Receipts
+from upstream_patch.filing.receipts import Outcome, Receipts
 from upstream_patch.filing.send import SETTLE_S, send
 from upstream_patch.github import GitHub
 
@@ -25,7 +26,7 @@ POSTS = (
 )
 WRITES: tuple[Fault | None, ...] = (
     *("502 before", "502 after", "drop before", "drop after", "late", "garbled"),
-    *("busy", "busy long", "limited", "invalid", None, None),
+    *("busy", "busy long", "limited", "invalid", "another", "lost", None, None),
 )
 READS: tuple[Fault | None, ...] = ("502 before", "drop before", "busy", "busy long", *[None] * 12)
 SEQUENCES, PARTS = 600, 6
@@ -40,11 +41,11 @@ class Fragile(Receipts):
 
     deaths = 0
 
-    def _end(self, *given: object) -> None:  # type: ignore[override]
+    def _end(self, *given: Any) -> Outcome:
         if self.deaths:
             self.deaths -= 1
             raise Killed
-        super()._end(*given)  # type: ignore[arg-type]
+        return super()._end(*given)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -61,7 +62,7 @@ def test_nothing_is_made_twice(part: int, tmp_path: Path, monkeypatch: pytest.Mo
             fake.repos = {MLX: Repo("ml-explore"), "lablup/mlxcel": Repo("lablup")}
             fake.repos["lablup/mlxcel"].entries.append(Stored("issue", 725, "they", "Rows", "The rows.", 0.0))
             fake.search_lag_s = chance.choice((0.0, 60.0, 1e9))
-            receipts = Fragile(tmp_path / f"{number}")
+            receipts = Fragile(tmp_path / f"{number}", address)
             story = []
             for attempt in range(chance.randint(2, 5)):
                 fake.on_write.clear()
@@ -70,7 +71,7 @@ def test_nothing_is_made_twice(part: int, tmp_path: Path, monkeypatch: pytest.Mo
                 fake.on_read.extend(["502 before"] * 3 if chance.random() < 0.1 else chance.choices(READS, k=3))
                 receipts.deaths = chance.random() < 0.15
                 if chance.random() < 0.15 and clock.now() > fake.last_write + LATE_S:
-                    receipts = Fragile(tmp_path / f"{number} again {attempt}")  # the work folder is lost
+                    receipts = Fragile(tmp_path / f"{number} again {attempt}", address)  # the work folder is lost
                 story.append((list(fake.on_write), list(fake.on_read), bool(receipts.deaths)))
                 try:
                     end = "sent" if send(post, hub, receipts, client_clock, login="me").created else "there"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from email.utils import formatdate
 
 import pytest
 
-from tests.contract.fake_github import LIMITS, Clock, FakeGitHub, Fault, Stored
+from tests.contract.fake_github import LIMITS, RATE, Answer, Clock, FakeGitHub, Fault, Stored
 from upstream_patch import github
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.github import Busy, GitHub, Refused, Unclear, Unreachable
@@ -109,6 +110,41 @@ def test_a_long_wait_is_the_persons(faults: list[Fault], sent: int, when: int, f
     assert fake.repos[MLX].entries == []
 
 
+@pytest.mark.parametrize("status", [403, 429])
+@pytest.mark.parametrize(
+    ("header", "wait_s"),
+    [
+        ("9", 9.0),
+        (" 9 ", 9.0),
+        ("0", 0.0),
+        ("date +90", 90.0),
+        ("date -90", 60.0),  # past: no time is named, so GitHub's advice holds
+        ("-5", 60.0),
+        ("1.5", 60.0),
+        ("soon", 60.0),
+        ("", 60.0),
+        ("Wed, 99 Foo 2026", 60.0),
+        ("9" * 4000, 60.0),
+    ],
+)
+def test_a_time_to_wait_is_read_in_every_form(
+    header: str, wait_s: float, status: int, fake: FakeGitHub, hub: GitHub
+) -> None:
+    if header.startswith("date"):
+        header = formatdate(fake.clock.seconds + int(header.removeprefix("date")), usegmt=True)
+    fake.on_write.append(Answer(status, {"message": RATE}, (("Retry-After", header),)))
+    assert hub.create_issue(MLX, "t", "b")
+    assert fake.clock.waits == [wait_s]
+
+
+@pytest.mark.parametrize("reset", ["soon", "-1", "1e9", ""])
+def test_an_odd_time_of_reset_is_none(reset: str, fake: FakeGitHub, hub: GitHub) -> None:
+    headers = (("X-RateLimit-Remaining", "0"), ("X-RateLimit-Reset", reset))
+    fake.on_write.append(Answer(403, {"message": RATE}, headers))
+    assert hub.create_issue(MLX, "t", "b")
+    assert fake.clock.waits == [60.0]
+
+
 def test_an_unclear_end_after_a_wait_is_unclear(fake: FakeGitHub, hub: GitHub) -> None:
     fake.on_write.extend(["busy", "502 after"])
     with pytest.raises(Unclear):
@@ -187,7 +223,7 @@ def test_a_token_never_travels_in_the_clear(address: str) -> None:
 
 def test_githubkit_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "githubkit", None)
-    with pytest.raises(MissingTool, match=r"githubkit .*: pip install 'mlx-upstream-patch\[github\]'"):
+    with pytest.raises(MissingTool, match=r"githubkit .*: pip install -e '\.\[github\]'"):
         GitHub("token")
 
 

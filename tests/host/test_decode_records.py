@@ -14,6 +14,7 @@ from upstream_patch.errors import UserError
 from upstream_patch.measure.decode import cupti, trace
 from upstream_patch.problem import Problem
 from upstream_patch.records import dispatch_hash, facts
+from upstream_patch.records.decode_facts import conditions
 from upstream_patch.records.decode_schema import DecodeArm, DecodeBody, DecodeCheck, DecodeModel, DecodeRow, DecodeTrace
 from upstream_patch.targets import judged, wanted
 
@@ -91,6 +92,27 @@ def test_a_row_gives_times_rates_and_paired_ratios(synthetic: Any) -> None:
     assert not any("generator" in name for name in found)
 
 
+def test_every_row_says_what_was_decoded_and_it_is_never_stale(synthetic: Any) -> None:
+    found = derived(synthetic, body(row(1), row(8)), dispatch="0" * 64)
+    for batch in (1, 8):
+        said = [found[f"decode.test.llama-3.1-8b.B{batch}.{name}"] for name in ("weights", "prompt", "mlx_lm")]
+        assert [(fact.value, fact.unit, fact.stale) for fact in said] == [
+            ("random", "text", False),
+            (128, "token", False),
+            ("0.0", "text", False),
+        ]
+
+
+def test_conditions_are_said_once_and_where_they_differ_by_batch(synthetic: Any) -> None:
+    found = derived(synthetic, body(row(1), row(8)), body(row(8, prompt=64), mlx_lm="0.1"))
+    stems = {batch: f"decode.test.llama-3.1-8b.B{batch}" for batch in (1, 8)}
+    values = {name: fact.value for name, fact in found.items()}
+    old, new = "random weights, 128-token prompts, mlx-lm 0.0", "random weights, 64-token prompts, mlx-lm 0.1"
+    assert conditions(stems, values.get) == f"B = 1: {old}; B = 8: {new}"
+    assert conditions({1: stems[1]}, values.get) == old
+    assert conditions({**stems, 4: "decode.test.llama-3.1-8b.B4"}, values.get) is None
+
+
 def test_another_kernel_or_dispatch_makes_ours_stale_and_stock_not(synthetic: Any) -> None:
     found = derived(synthetic, body(row(8)), dispatch="0" * 64)
     mine = {fact.id.rpartition(".")[2] for fact in found.values() if fact.stale}
@@ -166,6 +188,9 @@ def test_targets_and_readme_read_the_facts(synthetic: Any) -> None:
     shown = readme._decoded(found)
     assert "| tokens/s | B = 1 | B = 8 | B = 16 |" in shown
     assert "| stock | 250 | 250 | 250 |" in shown and "| ours | 500 | 4,000 | 8,000 |" in shown
+    assert shown.startswith(
+        "Decode of the shape of llama-3.1-8b (random weights, 128-token prompts, mlx-lm 0.0), B sequences, "
+    )
     assert readme._decoded({}) == ""
     stale = {name: replace(fact, stale=True) for name, fact in found.items()}
     assert readme._decoded(stale).startswith("Decode of a whole model has no record of today's kernel")

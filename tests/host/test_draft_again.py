@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from upstream_patch.draft import holes, managed
+from upstream_patch.draft import body, holes, managed
 from upstream_patch.draft.documents import CUDA_HOSTS
 from upstream_patch.draft.documents import ISSUE as issue
 from upstream_patch.errors import UserError
@@ -146,3 +146,46 @@ def test_every_block_must_be_there(facts: list[Fact], tmp_path: Path, lost: str)
     path.write_text(re.sub(pattern, "", text))
     with pytest.raises(UserError, match="the FACTS block correctness is gone: restore it, or move"):
         issue.write(tmp_path, facts, TEST_HOSTS)
+
+
+HINT = "<!-- HOLE title: a -->\nmine\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("<!-- Draft of", "\ufeff\n\nMine.\n<!-- Draft of", r"md:3: text above the tool's first comment would be sent"),
+        ("<!-- HOLE rule:", f"{HINT}<!-- HOLE rule:", r"md:\d+: the hole title stands twice: keep one"),
+        ("### Records", f"{HINT}### Records", r"md:\d+: the hole title stands twice: keep one"),
+        ("### Records", "<!-- HOLE links: a -->\n### Records", r"md:\d+: the hole links stands twice: keep one"),
+        ("### Records", "<!-- HOLE mine: a -->\n### Records", r"md:\d+: the hole mine is none of this draft: delete"),
+        ("### Records", "<!-- Draft of it -->\n### Records", r"md:\d+: the tool's first comment stands twice: delete"),
+        ("keep the prefix [BUG] -->", "keep the prefix [BUG]", r"md:5: the marker of a hole is damaged: restore it"),
+        ("<!-- HOLE title:", "<!-- HOLE:", r"md:5: the marker of a hole is damaged: restore it"),
+    ],
+)
+def test_a_marker_that_would_be_sent_or_put_words_elsewhere_is_refused(
+    old: str, new: str, message: str, facts: list[Fact], tmp_path: Path
+) -> None:
+    path = issue.write(tmp_path, facts, TEST_HOSTS)
+    mine = path.read_text().replace(old, new, 1)
+    assert mine != path.read_text()
+    path.write_text(mine)
+    with pytest.raises(UserError, match=message):
+        issue.write(tmp_path, facts, TEST_HOSTS)
+    assert path.read_text() == mine
+
+
+def test_holes_out_of_order_are_refused(facts: list[Fact], tmp_path: Path) -> None:
+    path = issue.write(tmp_path, facts, TEST_HOSTS)
+    title = re.search(r"<!-- HOLE title.*?TODO\(person\): title\n", path.read_text(), re.DOTALL)
+    assert title
+    path.write_text(path.read_text().replace(title.group(), "") + f"\n{title.group()}")
+    with pytest.raises(UserError, match=r"md:\d+: the hole title stands below links: put it back above"):
+        issue.write(tmp_path, facts, TEST_HOSTS)
+
+
+def test_blank_lines_above_the_first_comment_are_nothing(facts: list[Fact], tmp_path: Path) -> None:
+    path = issue.write(tmp_path, facts, TEST_HOSTS)
+    path.write_text(f"\n\n{path.read_text()}")
+    assert "Draft of" not in body.body(issue.write(tmp_path, facts, TEST_HOSTS).read_text())

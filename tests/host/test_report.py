@@ -72,6 +72,8 @@ def decode_facts(like: Fact, speeds: dict[str, float]) -> list[Fact]:
         batch = int(name[1:].partition(".")[0])
         made += [replace(like, id=f"{stem}_tok_s", value=speed, unit="1/s")]
         made += [replace(like, id=f"{stem}_ms_step", value=1e3 * batch / speed, unit="ms")]
+        said = (("weights", "random"), ("prompt", 128), ("mlx_lm", "0.32.2"))
+        made += [replace(like, id=f"{stem.rpartition('.')[0]}.{what}", value=value) for what, value in said]
     return made
 
 
@@ -160,6 +162,8 @@ def test_decode_is_shown_and_its_plot_drawn(synthetic: Any) -> None:
     shown = [
         (row.head, [(cell.text, cell.below and cell.below.text) for cell in row.cells]) for row in speed.groups[0].rows
     ]
+    assert speed.about.startswith("Random weights, 128-token prompts, mlx-lm 0.32.2. Tokens a second ")
+    assert step.about.startswith("Milliseconds; random weights, 128-token prompts, mlx-lm 0.32.2. ")
     arms = ("stock, tok/s", "stock, folded, tok/s", "ours, tok/s")
     assert speed.columns == ("B", *arms, "ours / stock", "ours, BatchGenerator, tok/s")
     assert shown == [
@@ -174,7 +178,9 @@ def test_decode_is_shown_and_its_plot_drawn(synthetic: Any) -> None:
     curves = {arm: [(point.m, point.value) for point in points] for arm, points in plot.panels[0].curves.items()}
     assert curves == {"stock": [(1, 100), (8, 800)], "folded": [(1, 200), (8, 1600)], "ours": [(1, 350), (8, 2800)]}
     said = Page(page.render(facts, synthetic.load(), {})).said
-    assert "2,800 tok/s" in said and "stock MLX: 800" in said
+    assert "2,800 tok/s" in said
+    assert "random weights, 128-token prompts, mlx-lm 0.32.2, all sequences; stock MLX: 800" in said
+    assert plot.notes[1] == "llama-3.1-8b: random weights, 128-token prompts, mlx-lm 0.32.2"
     assert "end-to-end decode" not in said.partition("not recorded:")[2]
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Files for a person to finish: facts filled in, prose left as holes. In this order: `draft issue`, your "
-    "words, `rules refresh`, `status`; then `draft pr`, `draft link-back` and `draft docs` the same way."
+    "words, `rules refresh`, `duplicates`, `status`, `file issue`; then `draft pr`, `draft link-back` and `draft docs` "
+    "the same way."
 )
 Work = Annotated[Path, typer.Option("--out", help="The folder that drafts were written to.")]
 Draft = Annotated[str, typer.Argument(help="issue, pr, link-back or docs.")]
@@ -31,7 +32,8 @@ def draft_issue(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
 
 @app.command("pr")
 def draft_pr(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
-    """Write the pull request's description the same way. It needs the filed issue and a build with the series."""
+    """Write the pull request's description the same way. It needs the filed issue, a build with the series, and your
+    branch with it. Next: `series apply`, your commit, `series drift`, then `status`."""
     from upstream_patch.draft.documents import PR
 
     _write(PR, out, evidence)
@@ -39,7 +41,7 @@ def draft_pr(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
 
 @app.command("link-back")
 def draft_link_back(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
-    """Write the comment for lablup/mlxcel #725, once the issue and the pull request are filed."""
+    """Write the comment for lablup/mlxcel #725, once the issue and the pull request are filed. Next: `status`."""
     from upstream_patch.draft.documents import LINK_BACK
 
     _write(LINK_BACK, out, evidence)
@@ -55,7 +57,10 @@ def draft_docs(
     out: Out = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """Write the note on CUDA for the downstream doc; with --doc show the edit, with --write too make it."""
+    """Write the note on CUDA for the downstream doc; with --doc show the edit, with --write too make it.
+
+    Next: `status`, then --doc PATH --write. It is the last step.
+    """
     from upstream_patch.draft import docs
     from upstream_patch.draft.documents import DOCS
 
@@ -72,9 +77,9 @@ def draft_docs(
     print(patch.read_text(encoding="utf-8") or f"{doc} has this note already", end="")
     if write:
         docs.put(doc, work, existing(evidence))
-        print(f"{doc} was edited; commit it in your own words")
+        print(f"{doc} was edited; commit it in your own words: that was the last step")
     else:
-        print(f"\n{patch}: nothing was changed; --write makes the edit when `status` shows no red gate for docs")
+        print(f"\n{patch}: nothing was changed; next: upstream-patch status docs, and when all is open, --write")
 
 
 @app.command("claims")
@@ -84,7 +89,10 @@ def draft_claims(
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """List every number and superlative in a draft's prose that no fact bears out. Exits 1 when there is one."""
+    """List every number and superlative in a draft's prose that no fact bears out. Exits 1 when there is one.
+
+    Next: correct them, then `status`.
+    """
     from upstream_patch.draft import claims, managed
     from upstream_patch.draft.documents import of_nvidia
 
@@ -93,7 +101,10 @@ def draft_claims(
     wrong = [one for one in judged if isinstance(one, claims.Remark)]
     for one in judged if matched else wrong:
         print(f"{path}: {one}")
-    print(f"{len(wrong)} claims without a fact" if wrong else "every number is a fact within its rounding")
+    told = (
+        f"{len(wrong)} claims without a fact: correct them" if wrong else "every number is a fact within its rounding"
+    )
+    print(f"{told}; next: upstream-patch status {draft}")
     raise SystemExit(1 if wrong else 0)
 
 

@@ -27,7 +27,7 @@ Edition = Annotated[int, typer.Option(min=1, help="2 and on: another text, after
 @file_app.command("issue")
 def file_issue(rehearse: Rehearse = "", edition: Edition = 1, out: Work = OUT, evidence: Evidence = EVIDENCE) -> None:
     """Send the issue, when every gate is open and you have typed where to. Next: `draft pr`."""
-    _sent(rehearse, edition, out, evidence, lambda desk: desk.issue(), "upstream-patch draft pr")
+    _sent(rehearse, edition, out, evidence, lambda desk: desk.issue(), "file issue", "draft pr")
 
 
 @file_app.command("pr")
@@ -42,13 +42,14 @@ def file_pr(
     evidence: Evidence = EVIDENCE,
 ) -> None:
     """Send the pull request the same way, as a draft; you mark it ready on its page. Next: `draft link-back`."""
-    _sent(rehearse, edition, out, evidence, lambda desk: desk.pull(head, fork), "upstream-patch draft link-back")
+    verb = f"file pr --head {head}"
+    _sent(rehearse, edition, out, evidence, lambda desk: desk.pull(head, fork), verb, "draft link-back")
 
 
 @app.command()
 def link(rehearse: Rehearse = "", edition: Edition = 1, out: Work = OUT, evidence: Evidence = EVIDENCE) -> None:
     """Send the comment for lablup/mlxcel #725 the same way. Next: `draft docs`."""
-    _sent(rehearse, edition, out, evidence, lambda desk: desk.link(), "upstream-patch draft docs --doc PATH")
+    _sent(rehearse, edition, out, evidence, lambda desk: desk.link(), "link", "draft docs --doc PATH")
 
 
 @app.command()
@@ -73,7 +74,9 @@ def duplicates(
     print(f"{path}: {len(hits)} hits: {told}; next: upstream-patch status {draft}")
 
 
-def _sent(rehearse: str, edition: int, out: Path, evidence: Path, act: Callable[[Desk], Sent], then: str) -> None:
+def _sent(
+    rehearse: str, edition: int, out: Path, evidence: Path, act: Callable[[Desk], Sent], verb: str, then: str
+) -> None:
     from upstream_patch import github
     from upstream_patch.filing.desk import Desk
     from upstream_patch.filing.person import Terminal
@@ -83,4 +86,7 @@ def _sent(rehearse: str, edition: int, out: Path, evidence: Path, act: Callable[
         desk = Desk(out / "drafts", existing(evidence), client, person, github.Clock(), edition, rehearse)
         sent = act(desk)
     print(f"{sent.url} {'is there now' if sent.created else 'was there already: nothing was sent'}")
-    print("it was a rehearsal: close it when you have seen it" if rehearse else f"next: {then}")
+    if rehearse:
+        print(f"it was a rehearsal: close it when you have seen it; next: upstream-patch {verb}")
+    else:
+        print(f"next: upstream-patch {then}")

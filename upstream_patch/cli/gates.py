@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from upstream_patch.cli.draft import Draft, Work, document
 from upstream_patch.cli.options import EVIDENCE, OUT, Evidence, Json, existing
+
+if TYPE_CHECKING:
+    from upstream_patch.draft.gates import Gate
+    from upstream_patch.draft.inputs import Filed
 
 app = typer.Typer()
 rules_app = typer.Typer(help="MLX's rules for contributors: what they are, and whether you have read today's.")
@@ -22,12 +27,12 @@ def status(
     evidence: Evidence = EVIDENCE,
     as_json: Json = False,
 ) -> None:
-    """Show every gate of the drafts: what is red, why, and the way out. When all of a draft are open: `file`."""
+    """Show every gate of the drafts: what is red, why, the way out, and what to do next. When all are open: `file`."""
     from dataclasses import asdict
 
     from rich.console import Console
 
-    from upstream_patch.draft import gates
+    from upstream_patch.draft import gates, inputs
     from upstream_patch.terminal import show_gates
 
     chosen = tuple(document(draft).name for draft in drafts or ()) or tuple(gates.FOR)
@@ -36,6 +41,30 @@ def status(
         print(json.dumps([asdict(gate) | {"open": gate.open} for gate in found], indent=2))
     else:
         show_gates(Console(), found)
+        filed = inputs.read(out / "drafts", "filed", inputs.Filed) or inputs.Filed()
+        for draft in chosen:
+            print(_next(draft, [gate for gate in found if gate.draft == draft], filed))
+
+
+_SENT_BY = {
+    "issue": "file issue",
+    "pr": "file pr --head BRANCH",
+    "link-back": "link",
+    "docs": "draft docs --doc PATH --write",
+}
+"""Draft -> the verb that it is finished for."""
+
+
+def _next(draft: str, gates: Sequence[Gate], filed: Filed) -> str:
+    """One line: where a draft stands, and what comes next."""
+    if draft == "issue" and filed.issue:
+        return f"{draft}: filed as {filed.issue.url}; next: upstream-patch draft pr"
+    if draft == "pr" and filed.pr:
+        return f"{draft}: filed as {filed.pr.url}; next: upstream-patch draft link-back"
+    closed = [gate for gate in gates if not gate.open]
+    if closed:
+        return f"{draft}: {len(closed)} of {len(gates)} gates are not open; next: {closed[0].fix}"
+    return f"{draft}: every gate is open; next: upstream-patch {_SENT_BY[draft]}"
 
 
 @app.command()
@@ -46,22 +75,23 @@ def excuse(
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """Record why a red gate is passed over. Any change to what the gate looks at takes the excuse away."""
+    """Record why a red gate is passed over. Any change to what the gate looks at takes it away. Next: `status`."""
     from upstream_patch.draft import gates
 
     path = gates.excuse(document(draft).name, gate, because, out / "drafts", existing(evidence))
-    print(f"{path}: recorded; `status {draft}` shows it")
+    print(f"{path}: recorded; next: upstream-patch status {draft}")
 
 
 @rules_app.command("show")
 def rules_show() -> None:
-    """List the rules, where they stand, and the gate that enforces each."""
+    """List the rules, where they stand, and the gate that enforces each. Next: `rules refresh`."""
     from upstream_patch.draft import rules
 
     for rule in rules.rules().rules:
         print(f"{rule.id}: {rule.says}\n    gate: {rule.gate}")
         for place in rule.stands:
             print(f"    {place.file}{f' at {place.commit}' if place.commit else ''}")
+    print(f"next: {rules.REFRESH}")
 
 
 @rules_app.command("refresh")
@@ -72,8 +102,13 @@ def rules_refresh(
     ] = None,
     out: Work = OUT,
 ) -> None:
-    """Show how upstream's rules changed since you read them. --read with the printed word turns the gate green."""
+    """Show how upstream's rules changed since you read them. --read with the printed word turns the gate green.
+
+    Next: `status`.
+    """
     from upstream_patch.draft import rules
 
     for line in rules.refresh(out / "drafts", existing(mlx), read):
         print(line)
+    if read is not None:
+        print("next: upstream-patch status")

@@ -75,6 +75,7 @@ def apply(
     _show_format(planned)
     git = f"git -C {applied.worktree}"
     print(f"to commit, in your own words: {git} add --all && {git} commit --template {message_of(applied)}")
+    print(f"next, when you have: upstream-patch series drift --mlx {mlx}, which lets the gates see your commit")
 
 
 @app.command()
@@ -165,7 +166,14 @@ def show_history(history: History = HISTORY) -> None:
 
 
 @app.command()
-def drift(mlx: Mlx, names: Names = None, as_json: Json = False, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+def drift(
+    mlx: Mlx,
+    names: Names = None,
+    branch: Annotated[str, typer.Option(help="Yours, with the change; the one of `apply` if left out.")] = "",
+    as_json: Json = False,
+    out: Out = OUT,
+    evidence: Evidence = EVIDENCE,
+) -> None:
     """How upstream's HEAD differs from the base, and whether the change is in; exit 2 on a conflict. `status` asks."""
     from upstream_patch.draft import proving
     from upstream_patch.draft.documents import of_nvidia
@@ -182,7 +190,10 @@ def drift(mlx: Mlx, names: Names = None, as_json: Json = False, out: Out = OUT, 
         for one in drifts:
             _show_drift(one)
     records = store.load_all(evidence) if evidence.is_dir() else []
-    proving.compare(out / "drafts", checkout, proving.prove(records, of_nvidia(facts.derive(records))))
+    proof = proving.prove(records, of_nvidia(facts.derive(records)))
+    proving.compare(out / "drafts", checkout, proof, branch=branch)
+    if not as_json:
+        print("next: upstream-patch status pr")
     conflicts = [item for one in drifts for item in one.conflicts if not one.upstreamed]
     if conflicts:
         raise UserError(f"upstream went another way: {conflicts[0].detail} ({len(conflicts)} conflicts in all)")

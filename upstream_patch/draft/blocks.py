@@ -11,14 +11,16 @@ from pathlib import Path
 
 from upstream_patch.draft import inputs, tables
 from upstream_patch.draft.inputs import Filed, SeriesProof
-from upstream_patch.draft.tables import NO_RECORD, Sheet
+from upstream_patch.draft.tables import NO_CONDITIONS, NO_RECORD, Sheet
 from upstream_patch.problem import Problem
+from upstream_patch.records.decode_facts import conditions
 from upstream_patch.records.facts import MAKES, Fact
 
 MISSING = "TODO(record)"
 """Stands where a number or a link is missing that no person can write: no gate lets it through."""
 _BEARING = 40
 """Facts that a hole lists; a person sees the others in the tables."""
+_DEVICE_MODEL = "llama-3.1-8b"
 _DEVICE_ROWS = (1, 2, 4, 7, 8, 16)
 _DEVICE_BATCHES = (1, 2, 4, 8)
 
@@ -146,16 +148,16 @@ def _device(given: Given) -> str:
         runs[sheet.run_of(fact_id)] = None
         return sheet.cell(fact_id)
 
-    decode = [
-        [str(batch), *(cell(f"decode.{host}.llama-3.1-8b.B{batch}.{arm}_tok_s") for arm in ("stock", "ours"))]
-        for batch in _DEVICE_BATCHES
-    ]
+    rows = {batch: f"decode.{host}.{_DEVICE_MODEL}.B{batch}" for batch in _DEVICE_BATCHES}
+    decode = [[str(b), *(cell(f"{stem}.{arm}_tok_s") for arm in ("stock", "ours"))] for b, stem in rows.items()]
+    decoded = conditions(rows, sheet.value) or f"{MISSING}: {NO_CONDITIONS}"
     stems = {m: f"small_m.{host}.{Problem(m=m, n=14336, k=4096).id}" for m in _DEVICE_ROWS}
     matmul = [[str(m), *(cell(f"{stem}.{arm}_us") for arm in ("stock", "ours"))] for m, stem in stems.items()]
     about = [f"{sheet.cell(f'record.{run}.gpu')}, MLX {sheet.cell(f'record.{run}.mlx')}, record {run}" for run in runs]
     return "\n\n".join(
         [
             "; ".join(about) or f"{MISSING} of {host}",
+            f"Decode of {_DEVICE_MODEL}: {decoded}",
             tables.markdown(["clients B", "stock, tok/s", "ours, tok/s"], decode),
             tables.markdown(["rows M (4096 x 14336, 4-bit)", "stock, us", "ours, us"], matmul),
         ]

@@ -6,11 +6,10 @@ import re
 
 from upstream_patch.draft import managed, prose
 
-_TOP = re.compile(r"\A\ufeff?<!-- Draft of .*?-->\s*", re.DOTALL)
+_TOP = re.compile(r"\A\ufeff?\s*<!-- Draft of .*?-->\s*", re.DOTALL)
 _TITLE = re.compile(r"<!-- HOLE title: .*? -->.*?(?=<!-- HOLE )", re.DOTALL)
 _MARKER = re.compile(r"<!-- HOLE [a-z_]+: .*? -->\n?", re.DOTALL)
 _BEARING = re.compile(r"<!-- facts that bear on it:.*?-->\n?", re.DOTALL)
-_MENTION = re.compile(r"(?<![\w`/@.-])@[A-Za-z0-9][\w-]*(?:/[\w-]+)?")
 
 
 def body(text: str) -> str:
@@ -19,8 +18,3 @@ def body(text: str) -> str:
     for pattern in (_TOP, _TITLE, _MARKER, prose.PIN):
         text = pattern.sub("", text)
     return text.strip() + "\n"
-
-
-def mentions(text: str) -> list[str]:
-    """Names of people or teams that GitHub would notify: those in code it leaves alone."""
-    return sorted({match.group() for match in _MENTION.finditer(prose.without_code(text))})

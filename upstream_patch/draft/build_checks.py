@@ -110,3 +110,18 @@ def base(look: Look) -> Finding:
         what = f"upstream changed {', '.join(found.touched)} since {found.base_commit[:12]}"
         return Finding(False, what, f"{_BUILD} at {found.head_commit[:12]}, then {_DRIFT}", seen)
     return Finding(True, f"no file of the series changed up to {found.head_commit[:12]}", seen=seen)
+
+
+def branch(look: Look) -> Finding:
+    """The commit that will be sent holds what was built, and nothing else."""
+    found = inputs.read(look.work, "upstream", Upstream)
+    if found is None:
+        return Finding(False, "nobody has compared your branch with the series that was built", _DRIFT)
+    proof = look.series
+    seen = (found.model_dump_json(), proof.model_dump_json() if proof else "")
+    if proof and (proof.base_commit, proof.series_sha256) != (found.base_commit, found.series_sha256):
+        return Finding(False, "your branch was compared with another base or series than was built", _DRIFT, seen)
+    if found.branch is None:
+        fix = f"commit what series apply made, in your own words, then {_DRIFT} --branch NAME"
+        return Finding(False, found.branch_fault, fix, seen)
+    return Finding(True, f"{found.branch[:12]} holds the series that was built, and nothing else", seen=seen)

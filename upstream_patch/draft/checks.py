@@ -7,15 +7,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from upstream_patch.draft import body, build_checks, claims, holes, inputs, managed, rules
+from upstream_patch.draft import build_checks, claims, holes, inputs, managed, rendered, rules
 from upstream_patch.draft.inputs import Duplicates
 from upstream_patch.draft.look import FRESH_HOURS, Finding, Look
 from upstream_patch.errors import UserError
+from upstream_patch.github.client import MAX_BODY
 
-BODY_LIMIT = 65_536
-"""Characters that GitHub takes in a body."""
 MARKER_ROOM = 256
-"""Of them, kept free for the hidden line by which a filed text is found again."""
+"""Characters of a body, kept free for the hidden line by which a filed text is found again."""
 TITLE_LIMIT = 256
 _AI = re.compile(
     r"\b(?:AI|LLMs?|agents?|assistants?|Claude|Codex|Copilot|ChatGPT|Gemini|language models?)\b", re.IGNORECASE
@@ -129,16 +128,16 @@ def _rules(look: Look) -> Finding:
 
 def _size(look: Look) -> Finding:
     size = len(look.body) + MARKER_ROOM
-    if size > BODY_LIMIT:
-        why = f"{size:,} characters with the hidden marker, GitHub takes {BODY_LIMIT:,}"
+    if size > MAX_BODY:
+        why = f"{size:,} characters with the hidden marker, GitHub takes {MAX_BODY:,}"
         return Finding(False, why, "shorten your words, or move tables into the linked records")
     if len(look.title) > TITLE_LIMIT:
         return Finding(False, f"the title has {len(look.title)} characters, GitHub takes {TITLE_LIMIT}", "shorten it")
-    return Finding(True, f"{size:,} of {BODY_LIMIT:,} characters")
+    return Finding(True, f"{size:,} of {MAX_BODY:,} characters")
 
 
 def _mentions(look: Look) -> Finding:
-    found = body.mentions(f"{look.title}\n\n{look.body}")
+    found = rendered.mentions(f"{look.title}\n\n{look.body}")
     if found:
         return Finding(False, f"it would notify {', '.join(found)}", f"take the @ out in {look.file}")
     return Finding(True, "notifies nobody by name")
@@ -158,6 +157,7 @@ CHECKS: Mapping[str, Callable[[Look], Finding]] = {
     "size": _size,
     "mentions": _mentions,
     "base": build_checks.base,
+    "branch": build_checks.branch,
 }
 
 

@@ -8,6 +8,7 @@ that a CUDA measurement is pending; it goes with the caveat.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ OPENING = "Backend note (CUDA"
 _HEADING = re.compile(r"serving\b.*\bdefaults\b", re.IGNORECASE | re.DOTALL)
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!cf\.)(?<!vs\.)\s+")
+_NOTE = re.compile(r"^[*_\s]*Backend note \(", re.MULTILINE)
 _PENDING = ("pending", "CUDA", "measurement")
 
 
@@ -53,10 +55,12 @@ def edit(doc: str, quote: str, device: str) -> str:
     the section or the caveat is not there or is there twice, and when the note was edited by hand since.
     """
     lines = _LINE.findall(doc)
-    section = _section(_top(doc))
+    tokens = MarkdownIt("commonmark").enable("table").parse(doc.removeprefix("\ufeff"))
+    section = _section(_top(tokens))
     first, last = _caveat(section, lines)
+    _require_one_note(tokens, first, last)
     cuts = [(first, last, _ended(managed.block(NAME, quote), lines[first:last]))]
-    if pending := _pending(section, lines, (first, last), device):
+    if pending := _pending(tokens, section, (first, last), lines, device):
         cuts.append(pending)
     for start, end, new in sorted(cuts, reverse=True):
         lines[start:end] = [new]
@@ -79,9 +83,8 @@ def read(path: Path) -> str:
     return managed.read(path)
 
 
-def _top(doc: str) -> list[_Block]:
-    """Headings, block quotes, comments and paragraphs that lie in no other block."""
-    tokens = MarkdownIt("commonmark").parse(doc.removeprefix("\ufeff"))
+def _top(tokens: Sequence[Token]) -> list[_Block]:
+    """All blocks that lie in no other one."""
     return [
         _Block(
             token.type.removesuffix("_open"),
@@ -91,9 +94,7 @@ def _top(doc: str) -> list[_Block]:
             int(token.tag[1:]) if token.type == "heading_open" else 0,
         )
         for index, token in enumerate(tokens)
-        if token.level == 0
-        and token.map
-        and token.type in ("heading_open", "blockquote_open", "html_block", "paragraph_open")
+        if token.level == 0 and token.map
     ]
 
 
@@ -151,28 +152,91 @@ def _caveat(section: Sequence[_Block], lines: Sequence[str]) -> tuple[int, int]:
     return first, last
 
 
+def _require_one_note(tokens: Sequence[Token], first: int, last: int) -> None:
+    """The lines to be replaced hold no other backend's note, which would go with this one."""
+    notes = sum(
+        len(_NOTE.findall(token.content)) for token in tokens if token.type == "inline" and _within(token, first, last)
+    )
+    if notes > 1:
+        raise UserError(f"line {first + 1}: the quote holds {notes} backend notes: give each a quote of its own")
+
+
+def _within(token: Token, first: int, last: int) -> bool:
+    return token.map is not None and first <= token.map[0] < last
+
+
 def _pending(
-    section: Sequence[_Block], lines: Sequence[str], caveat: tuple[int, int], device: str
+    tokens: Sequence[Token], section: Sequence[_Block], caveat: tuple[int, int], lines: Sequence[str], device: str
 ) -> tuple[int, int, str] | None:
-    """The sentence that calls a CUDA measurement pending: its paragraph's lines, and those without it."""
+    """The sentence that calls a CUDA measurement pending, at whatever depth: lines, and what stays of them."""
     wanted = (*_PENDING, device.rpartition(" ")[2])
-    found = [
-        (block, text[:start] + text[end:])
-        for block in section
-        if block.kind == "paragraph" and not caveat[0] <= block.first < caveat[1]
-        for text in ("".join(lines[block.first : block.last]),)
-        for start, end in _sentences(text)
-        if all(word in text[start:end] for word in wanted)
-    ]
-    if len(found) > 1:
-        raise UserError(f"line {found[1][0].first + 1}: a second sentence calls a CUDA measurement pending: leave one")
+    stack: list[Token] = []
+    found: list[tuple[list[Token], Token, int, int]] = []
+    for token in tokens:
+        if token.nesting < 0:
+            stack.pop()
+        elif token.nesting > 0:
+            stack.append(token)
+        elif (
+            token.type == "inline"
+            and _within(stack[0], section[0].first, section[-1].last)
+            and not _within(stack[0], *caveat)
+        ):
+            found += [
+                ([*stack], token, start, end)
+                for start, end in _sentences(token.content)
+                if all(word in token.content[start:end] for word in wanted)
+            ]
     if not found:
         return None
-    block, left = found[0]
-    if left.strip():
-        return block.first, block.last, left
-    blank = block.last < len(lines) and not lines[block.last].strip()
-    return block.first, block.last + blank, ""
+    stack, token, start, end = found[-1]
+    place = next(outer.map[0] for outer in reversed(stack) if outer.map)
+    if len(found) > 1:
+        raise UserError(f"line {place + 1}: a second sentence calls a CUDA measurement pending: leave one")
+    cut = None
+    if stack[-1].type == "paragraph_open" and token.map:
+        whole = not (token.content[:start] + token.content[end:]).strip()
+        cut = _cut_block(tokens, stack, lines) if whole else _cut_words(token, start, end, lines)
+    if cut is None:
+        raise UserError(f"line {place + 1}: this calls a CUDA measurement pending: take that out by hand first")
+    return cut
+
+
+def _cut_words(token: Token, start: int, end: int, lines: Sequence[str]) -> tuple[int, int, str] | None:
+    """A paragraph's lines without these characters of its text; None where a line does not hold its text as it is."""
+    first, last = token.map or (0, 0)
+    text, place = "", 0
+    for raw, row in zip(lines[first:last], token.content.split("\n"), strict=True):
+        at = raw.rfind(row)
+        if at < 0:
+            return None
+        if place == 0 or not start <= place - 1 < end:  # the line before keeps its end
+            text += raw[:at]
+        text += "".join(letter for offset, letter in enumerate(row, place) if not start <= offset < end)
+        place += len(row) + 1
+        if place > len(token.content) or not start <= place - 1 < end:
+            text += raw[at + len(row) :]
+    return first, last, text
+
+
+def _cut_block(tokens: Sequence[Token], stack: Sequence[Token], lines: Sequence[str]) -> tuple[int, int, str] | None:
+    """The paragraph's lines, with the quotes and list items that hold nothing else; None where one of them does."""
+    depth = len(stack) - 1
+    while depth and _children(tokens, stack[depth - 1]) == 1:
+        depth -= 1
+    if (depth and stack[depth].type != "list_item_open") or stack[depth].map is None:
+        return None
+    first, last = stack[depth].map or (0, 0)
+    while not lines[last - 1].strip():
+        last -= 1
+    blank = depth == 0 and last < len(lines) and not lines[last].strip()
+    return first, last + blank, ""
+
+
+def _children(tokens: Sequence[Token], outer: Token) -> int:
+    begin = next(index for index, token in enumerate(tokens) if token is outer)
+    inside = itertools.takewhile(lambda token: token.level > outer.level, tokens[begin + 1 :])
+    return sum(token.level == outer.level + 1 and token.nesting >= 0 for token in inside)
 
 
 def _sentences(text: str) -> list[tuple[int, int]]:

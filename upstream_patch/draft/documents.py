@@ -31,7 +31,7 @@ class Document:
     prefix: str = ""
     """Of the title, as upstream's form has it."""
 
-    def write(self, work: Path, facts: Sequence[Fact], hosts: Sequence[str] = CUDA_HOSTS, device: str = "gb10") -> Path:
+    def write(self, work: Path, facts: Sequence[Fact], hosts: Sequence[str] = CUDA_HOSTS) -> Path:
         """Write ``work/<file>``, or bring the blocks of the one there up to date, and return its path.
 
         All drafts are about CUDA: of the facts, those of machines with an NVIDIA GPU are used. What a person wrote

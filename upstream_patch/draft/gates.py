@@ -23,6 +23,7 @@ CODES = {
     "unaffected": 23,
     "formatting": 24,
     "base": 25,
+    "branch": 33,
     "holes": 26,
     "disclosure": 27,
     "claims": 28,

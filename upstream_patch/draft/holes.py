@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from upstream_patch.draft import managed
 
 TODO = "TODO(person)"
-_HOLE = re.compile(r"<!-- HOLE (?P<id>[a-z_]+): (?P<hint>.*?) -->", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _FRAME = re.compile(
     r"^(?:\*\*.*\*\*|#.*|- (?:OS Version|Version|AI usage disclosure):?|```\w*)\s*$|^\[BUG\]", re.MULTILINE
@@ -65,7 +64,7 @@ def marked(text: str, word: str) -> list[Hole]:
 
 def _answers(text: str) -> Iterator[tuple[re.Match[str], str]]:
     """Every hole's marker, and what stands up to the next one: no block, comment, or line of the form."""
-    found = list(_HOLE.finditer(text))
+    found = list(managed.HOLE.finditer(text))
     ends = [match.start() for match in found[1:]] + [len(text)]
     for match, end in zip(found, ends, strict=False):
         yield match, _FRAME.sub("", _COMMENT.sub("", managed.strip(text[match.end() : end])))

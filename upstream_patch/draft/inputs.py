@@ -13,8 +13,10 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from upstream_patch import github
 from upstream_patch.errors import UserError
 from upstream_patch.files import write_text
+from upstream_patch.github.client import API
 
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -65,7 +67,7 @@ class SeriesProof(Input):
 
 
 class Upstream(Input):
-    """``upstream.json``: how far upstream is from the base of the series."""
+    """``upstream.json``: how far upstream is from the base of the series, and the branch that is to be sent."""
 
     base_commit: Commit
     head_commit: Commit
@@ -76,6 +78,10 @@ class Upstream(Input):
     """Files of the series that upstream changed since the base."""
     unformatted: str | None
     """Why the change is not known to be in the layout of the head's pinned clang-format; None where it is."""
+    branch: Commit | None
+    """The person's commit that holds the series and nothing else."""
+    branch_fault: str
+    """Why there is no such commit; empty where there is."""
 
 
 class Hit(Input):
@@ -122,16 +128,23 @@ class Named(Input):
 
 
 _Kind = TypeVar("_Kind", bound=Input)
+_OF_GITHUB = ("duplicates_", "filed")
+_USUAL = github.place(API)
 
 
-def path(work: Path, name: str) -> Path:
-    """Of ``series``, ``upstream``, ``duplicates_<draft>`` or ``filed``."""
-    return work / "inputs" / f"{name}.json"
+def path(work: Path, name: str, api: str | None = None) -> Path:
+    """Of ``series``, ``upstream``, ``duplicates_<draft>`` or ``filed``.
+
+    The last two are of one GitHub: ``api``, or the one that the environment names. What another than github.com said,
+    as in a rehearsal on a stand-in, has files of its own and opens nothing here.
+    """
+    there = github.place(api or github.address()) if name.startswith(_OF_GITHUB) else ""
+    return work / "inputs" / f"{name}{f'@{there}' if there not in ('', _USUAL) else ''}.json"
 
 
-def read(work: Path, name: str, kind: type[_Kind]) -> _Kind | None:
+def read(work: Path, name: str, kind: type[_Kind], api: str | None = None) -> _Kind | None:
     """None where there is no such file. Raises UserError when it is not of the form."""
-    file = path(work, name)
+    file = path(work, name, api)
     if not file.exists():
         return None
     try:
@@ -144,9 +157,9 @@ def read(work: Path, name: str, kind: type[_Kind]) -> _Kind | None:
         ) from None
 
 
-def write(work: Path, name: str, content: Input) -> Path:
+def write(work: Path, name: str, content: Input, api: str | None = None) -> Path:
     """Store an input, whole or not at all."""
-    file = path(work, name)
+    file = path(work, name, api)
     write_text(file, content.model_dump_json(indent=2) + "\n")
     return file
 

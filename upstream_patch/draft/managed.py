@@ -13,6 +13,9 @@ _BLOCK = re.compile(
     r"(?P<content>.*?)<!-- END FACTS (?P=name) -->",
     re.DOTALL,
 )
+_TOP = re.compile(r"<!-- Draft of ")
+_HOLE_BEGINS = re.compile(r"<!-- HOLE\b")
+HOLE = re.compile(r"<!-- HOLE (?P<id>[a-z_]+): (?P<hint>.*?) -->", re.DOTALL)
 _MARKER = re.compile(r"<!-- (?:BEGIN|END) FACTS ")
 
 
@@ -35,8 +38,10 @@ def merge(existing: str, fresh: str, path: str) -> str:
 
     A new block has the line ends of the one it replaces. Raises UserError when a block was edited by hand or is gone
     (its numbers may still stand there, and would never be renewed), when markers are damaged, or when ``fresh`` has no
-    such block.
+    such block. Raises it, too, where a marker of the tool would be sent, or words would land in another hole: text
+    above the first comment, and holes that are twice there, out of order or damaged.
     """
+    _require_markers(existing, fresh, path)
     blocks = list(_BLOCK.finditer(existing))
     if len(_MARKER.findall(existing)) != 2 * len(blocks) or not blocks:
         raise UserError(
@@ -58,6 +63,31 @@ def merge(existing: str, fresh: str, path: str) -> str:
             "words back"
         )
     return _BLOCK.sub(lambda match: _with_ends(new[match["name"]], match), existing)
+
+
+def _require_markers(existing: str, fresh: str, path: str) -> None:
+    def fault(place: int, what: str) -> UserError:
+        return UserError(f"{path}:{existing.count(chr(10), 0, place) + 1}: {what}")
+
+    tops = [match.start() for match in _TOP.finditer(existing)]
+    if tops and (above := existing[: tops[0]].strip("\ufeff \t\r\n")):
+        where = existing.index(above)
+        raise fault(where, "text above the tool's first comment would be sent with it: move it below")
+    if len(tops) > 1:
+        raise fault(tops[1], "the tool's first comment stands twice: delete this one")
+    order = [match["id"] for match in HOLE.finditer(fresh)]
+    last = -1
+    for match in _HOLE_BEGINS.finditer(existing):
+        whole = HOLE.match(existing, match.start())
+        if whole is None or "<!--" in whole["hint"]:
+            raise fault(match.start(), "the marker of a hole is damaged: restore it, from <!-- to -->")
+        if whole["id"] not in order:
+            raise fault(match.start(), f"the hole {whole['id']} is none of this draft: delete its marker")
+        if (number := order.index(whole["id"])) <= last:
+            twice = sum(one["id"] == whole["id"] for one in HOLE.finditer(existing)) > 1
+            what = "stands twice: keep one" if twice else f"stands below {order[last]}: put it back above"
+            raise fault(match.start(), f"the hole {whole['id']} {what}")
+        last = number
 
 
 def strip(text: str) -> str:

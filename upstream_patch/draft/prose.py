@@ -134,11 +134,6 @@ def sentences(text: str, known: Mapping[str, str]) -> Iterator[Sentence]:
         start = last
 
 
-def without_code(text: str) -> str:
-    """The same text with code blank, every line where it was."""
-    return _masked(text, _code(text))
-
-
 def _sentence(text: str, start: int, end: int, device: re.Pattern[str], pins: tuple[tuple[str, str], ...]) -> Sentence:
     words = text[start:end]
 

@@ -16,7 +16,8 @@ from upstream_patch.records.facts import Fact
 from upstream_patch.records.schema import WheelBody, WheelRow
 from upstream_patch.records.store import LoadedRecord
 from upstream_patch.records.wheel_facts import host_hash
-from upstream_patch.series import content_hash, load, plan, style
+from upstream_patch.series import Contribution, content_hash, load, plan, style
+from upstream_patch.series.applying import branch_of
 from upstream_patch.series.checkout import Checkout
 from upstream_patch.series.drift import base_commit
 
@@ -133,9 +134,14 @@ def _unaffected(facts: Sequence[Fact]) -> Iterator[Cell]:
             )
 
 
-def compare(work: Path, checkout: Checkout, proof: SeriesProof | None, now: datetime | None = None) -> Path:
+def compare(
+    work: Path, checkout: Checkout, proof: SeriesProof | None, now: datetime | None = None, branch: str = ""
+) -> Path:
     """Write ``upstream.json``: the checkout's HEAD against the commit that was built, or, before any build, the base
-    of the series. Raises UserError for a shallow clone and for one without that commit."""
+    of the series; and ``branch``, by default the one that ``series apply`` makes, against the series.
+
+    Raises UserError for a shallow clone and for one without that commit.
+    """
     checkout.require_history()
     contributions = [load(name) for name in (proof.contributions if proof else USUAL)]
     if proof and not checkout.has(proof.base_commit):
@@ -149,6 +155,7 @@ def compare(work: Path, checkout: Checkout, proof: SeriesProof | None, now: date
         path for one in contributions for path in (*(e.file for e in one.edits), *(f.path for f in one.files))
     )
     laid_out = style.formatted(planned, read)
+    commit, fault = _carrier(checkout, contributions, branch or branch_of(contributions), base, head, list(files))
     return inputs.write(
         work,
         "upstream",
@@ -160,5 +167,26 @@ def compare(work: Path, checkout: Checkout, proof: SeriesProof | None, now: date
             applies=bool(planned.changed) and not planned.conflicts,
             touched=tuple(path for path in files if checkout.commits(base, [path], head)),
             unformatted=laid_out.unformatted or style.clean(laid_out, read),
+            branch=commit,
+            branch_fault=fault,
         ),
     )
+
+
+def _carrier(
+    checkout: Checkout, contributions: Sequence[Contribution], branch: str, base: str, head: str, files: Sequence[str]
+) -> tuple[str | None, str]:
+    """The commit of a branch when it is upstream with the series and nothing else, or None and why it is not."""
+    if not checkout.has(branch):
+        return None, f"the checkout has no branch {branch}"
+    commit = checkout.commit(branch)
+    root = checkout.git("merge-base", commit, head).strip()
+    if commit == root:
+        return None, f"{branch} has no commit of yours yet"
+    if checkout.commits(base, files, root) or checkout.commits(root, files, base):
+        return None, f"{branch} starts at {root[:12]}, whose files of the series are not those of {base[:12]}"
+    read = checkout.reader(root)
+    whole = checkout.tree(root, style.formatted(plan(contributions, read), read).changed)
+    if differs := checkout.git("diff-tree", "-r", "--name-only", whole, f"{commit}^{{tree}}").splitlines():
+        return None, f"{branch} at {commit[:12]} differs from the series that was built: {', '.join(differs[:3])}"
+    return commit, ""

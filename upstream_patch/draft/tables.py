@@ -11,9 +11,11 @@ from upstream_patch.errors import StaleFact
 from upstream_patch.measure import graphs
 from upstream_patch.problem import Problem, parse_problem
 from upstream_patch.records.correctness_facts import KINDS
+from upstream_patch.records.decode_facts import conditions
 from upstream_patch.records.facts import Fact, current
 
 NO_RECORD = "no record"
+NO_CONDITIONS = f"{NO_RECORD} of the weights, the prompts and mlx-lm's version"
 _COUNTS = ("cases", "passed", "rows_equal_alone", "written")
 _ERRORS = ("max_norm_error", "stock_max_norm_error", "max_ulp", "stock_max_ulp")
 _AGAINST = (
@@ -44,6 +46,10 @@ class Sheet:
             return None
         self.used[fact_id] = current(fact)
         return fact
+
+    def value(self, fact_id: str) -> float | str | None:
+        fact = self.get(fact_id)
+        return None if fact is None else fact.value
 
     def ids(self, prefix: str) -> list[str]:
         return [fact_id for fact_id in self._facts if fact_id.startswith(prefix)]
@@ -176,7 +182,10 @@ def profiled(sheet: Sheet, host: str) -> str:
 
 
 def decode(sheet: Sheet, host: str) -> str:
-    """Tokens a second over all clients, one table a model: ``decode.<host>.<model>.B<batch>.<arm>_tok_s``."""
+    """Tokens a second over all clients, one table a model: ``decode.<host>.<model>.B<batch>.<arm>_tok_s``.
+
+    Each with what was decoded: a rate of random weights is no rate of a model that anybody uses.
+    """
     models: dict[str, set[int]] = {}
     for fact_id in sheet.ids(f"decode.{host}."):
         if match := _DECODE.fullmatch(fact_id):
@@ -187,7 +196,10 @@ def decode(sheet: Sheet, host: str) -> str:
             [str(batch), *(sheet.cell(f"decode.{host}.{model}.B{batch}.{arm}_tok_s") for arm in _ARMS)]
             for batch in sorted(batches)
         ]
-        parts.append(f"{model}\n\n{markdown(['B', *(f'{arm}, tok/s' for arm in _ARMS)], body)}")
+        stems = {batch: f"decode.{host}.{model}.B{batch}" for batch in sorted(batches)}
+        caption = f"{model}, tokens a second of all B sequences together"
+        what = conditions(stems, sheet.value) or NO_CONDITIONS
+        parts.append(f"{caption}; {what}\n\n{markdown(['B', *(f'{arm}, tok/s' for arm in _ARMS)], body)}")
     return "\n\n".join(parts) or NO_RECORD
 
 

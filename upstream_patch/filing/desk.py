@@ -9,12 +9,12 @@ from pathlib import Path
 
 from upstream_patch.draft import gates, inputs
 from upstream_patch.draft.gates import Ready
-from upstream_patch.draft.inputs import Filed, Link
+from upstream_patch.draft.inputs import Filed, Link, Upstream
 from upstream_patch.errors import UserError
 from upstream_patch.filing.person import Person, confirm
 from upstream_patch.filing.post import Post, rehearsal
 from upstream_patch.filing.receipts import Receipts
-from upstream_patch.filing.send import Sent, send
+from upstream_patch.filing.send import OtherText, Sent, send
 from upstream_patch.github import Clock, GitHub, Repository
 
 UPSTREAM = "ml-explore/mlx"
@@ -27,6 +27,12 @@ class BranchMissing(UserError):
     """The pull request's branch is not on GitHub: the message has the commands, for a person to run."""
 
     exit_code = 47
+
+
+class OtherCommit(UserError):
+    """The pull request's branch is not at the commit that was compared with what was built."""
+
+    exit_code = 49
 
 
 class Changed(UserError):
@@ -50,37 +56,49 @@ class Desk:
 
     @property
     def receipts(self) -> Receipts:
-        return Receipts(self.work.parent / "receipts")
+        return Receipts(self.work.parent / "receipts", self.github.api)
 
     def issue(self) -> Sent:
         """File the issue. Raises GateClosed, Stopped, Changed and what ``send`` raises; nothing was sent then."""
-        sent = self._send(
+        return self._send(
             "issue",
             lambda ready, login, place: Post("issue", UPSTREAM, self._change_id("issue"), ready.title, ready.body),
         )
-        self._filed("issue", sent)
-        return sent
 
     def pull(self, branch: str, fork: str = "") -> Sent:
         """File the pull request, as a draft, from a branch that the person pushed to their fork.
 
-        Raises BranchMissing when it is not there, else as ``issue``.
+        Raises BranchMissing when it is not there, OtherCommit when it is not at the commit that the gates saw, else as
+        ``issue``.
         """
 
         def post(ready: Ready, login: str, place: Repository) -> Post:
             source = self.rehearse or fork or f"{login}/{UPSTREAM.partition('/')[2]}"
-            if self.github.branch(source, branch) is None:
+            commit = self.github.branch(source, branch)
+            if commit is None:
                 raise BranchMissing(
                     f"{source} has no branch {branch}: push it yourself, from your MLX checkout: "
                     f"git push https://github.com/{source}.git {branch} (a tool or an agent must not)"
                 )
-            head, base = f"{source.partition('/')[0]}:{branch}", place.default_branch
-            change_id = self._change_id("pr")
-            return Post("pull request", UPSTREAM, change_id, ready.title, ready.body, head=head, base=base)
+            upstream = inputs.read(self.work, "upstream", Upstream)
+            seen = (upstream and upstream.branch) or "none"
+            if commit != seen:
+                raise OtherCommit(
+                    f"{source}'s {branch} is at {commit[:12]}, and the gates saw {seen[:12]}: push that commit "
+                    f"yourself, or let them see this one: nox -s drift -- --mlx PATH --branch {branch}"
+                )
+            return Post(
+                "pull request",
+                UPSTREAM,
+                self._change_id("pr"),
+                ready.title,
+                ready.body,
+                head=f"{source.partition('/')[0]}:{branch}",
+                base=place.default_branch,
+                commit=commit,
+            )
 
-        sent = self._send("pr", post)
-        self._filed("pr", sent)
-        return sent
+        return self._send("pr", post)
 
     def link(self) -> Sent:
         """Comment downstream on what was filed; a rehearsal comments on the issue of the rehearsal."""
@@ -94,15 +112,24 @@ class Desk:
     def _send(self, draft: str, post_of: Callable[[Ready, str, Repository], Post]) -> Sent:
         ready = self._ready(draft)
         login = self.github.login()
-        post = post_of(ready, login, self._place(draft, login))
-        if self.rehearse:
-            post = rehearsal(post, self.rehearse)
-        post.checked()
+        place = self._place(draft, login)
+
+        def made() -> Post:
+            post = post_of(ready, login, place)
+            return (rehearsal(post, self.rehearse) if self.rehearse else post).checked()
+
+        post = made()
         self.person.show(preview(post, login, rehearsed=bool(self.rehearse)))
         confirm(self.person, post.repository)
-        if self._ready(draft).content_hash != ready.content_hash:
+        if self._ready(draft).content_hash != ready.content_hash or made() != post:
             raise Changed(f"{draft} changed since the preview: nothing was sent: run it again and read it")
-        return send(post, self.github, self.receipts, self.clock, login=login, gates=ready.content_hash)
+        try:
+            sent = send(post, self.github, self.receipts, self.clock, login=login, gates=ready.content_hash)
+        except OtherText as error:
+            self._filed(draft, error.sent)
+            raise
+        self._filed(draft, sent)
+        return sent
 
     def _ready(self, draft: str) -> Ready:
         return gates.ready(draft, self.work, self.evidence, datetime.fromtimestamp(self.clock.now(), UTC))
@@ -127,11 +154,11 @@ class Desk:
                 return attempt.outcome.number
         raise UserError(f"{self.rehearse} has no rehearsed issue to comment on: rehearse `file issue` first")
 
-    def _filed(self, what: str, sent: Sent) -> None:
-        if not self.rehearse:
-            before = inputs.read(self.work, "filed", Filed) or Filed()
+    def _filed(self, draft: str, sent: Sent) -> None:
+        if not self.rehearse and draft in Filed.model_fields:
+            before = inputs.read(self.work, "filed", Filed, self.github.api) or Filed()
             link = Link(number=sent.number, url=sent.url)
-            inputs.write(self.work, "filed", before.model_copy(update={what: link}))
+            inputs.write(self.work, "filed", before.model_copy(update={draft: link}), self.github.api)
 
 
 def preview(post: Post, login: str, *, rehearsed: bool) -> str:
@@ -140,7 +167,7 @@ def preview(post: Post, login: str, *, rehearsed: bool) -> str:
     kind = {"issue": "an issue", "pull request": "a draft pull request", "comment": "a comment"}[post.kind]
     lines = [f"{'REHEARSAL of' if rehearsed else 'This is'} {kind} in {where}, as {login}"]
     if post.kind == "pull request":
-        lines.append(f"from {post.head} into {post.base}; maintainers may push to it")
+        lines.append(f"from {post.head} at {post.commit[:12]} into {post.base}; maintainers may push to it")
     if post.title:
         lines.append(f"title: {post.title}")
     lines += [f"body, {len(post.body):,} characters:", "", post.body.rstrip(), ""]

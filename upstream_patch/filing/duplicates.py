@@ -32,9 +32,9 @@ def search(
     if not path.exists():
         raise UserError(f"there is no {path}: upstream-patch draft {draft}")
     title = DOCUMENTS[draft].title(managed.read(path))
-    if not title:
+    if not title or any(hole.id == "title" for hole in DOCUMENTS[draft].open_holes(path)):
         raise UserError(f"{path} has no title yet: write it first, a search holds for one title")
-    filed = inputs.read(work, "filed", Filed) or Filed()
+    filed = inputs.read(work, "filed", Filed, github.api) or Filed()
     own = {link.number for link in (filed.issue, filed.pr) if link}
     searches = []
     for query in queries:
@@ -43,7 +43,7 @@ def search(
             searches.append(Search(query=query, state=state, hits=tuple(hit for hit in hits if hit.number not in own)))
     searched = datetime.fromtimestamp(clock.now(), UTC)
     found = Duplicates(repository=UPSTREAM, title=title, searched=searched, searches=tuple(searches))
-    return inputs.write(work, f"duplicates_{draft}", found), found
+    return inputs.write(work, f"duplicates_{draft}", found, github.api), found
 
 
 def hits(found: Duplicates) -> list[Hit]:

@@ -1,7 +1,7 @@
 """What was about to be sent, and what came of it: written and on the disk before and after each request.
 
-``<folder>/<owner>__<name>/<change id>/01.intent.json``, ``01.body.md`` and ``01.outcome.json``, never changed once they
-are there. An intent without an outcome is a request that nobody knows the end of.
+``<folder>/<host of the API>/<owner>__<name>/<change id>/01.intent.json``, ``01.body.md`` and ``01.outcome.json``, never
+changed once they are there. An intent without an outcome is a request that nobody knows the end of.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from upstream_patch.errors import UserError
 from upstream_patch.files import write_text
-from upstream_patch.filing.post import Post
-from upstream_patch.github import Entry, Kind
+from upstream_patch.filing.post import Post, text_sha256
+from upstream_patch.github import Entry, Kind, place
 
 
 class _Stored(BaseModel):
@@ -26,11 +26,15 @@ class _Stored(BaseModel):
 
 
 class Intent(_Stored):
+    api: str
+    """Address of the API."""
     kind: Kind
     repository: str
     change_id: str
     title: str
     head: str
+    commit: str
+    """That the head was at, and that the gates saw."""
     base: str
     number: int
     sha256: str
@@ -47,6 +51,8 @@ class Outcome(_Stored):
     at: AwareDatetime
     number: int = 0
     url: str = ""
+    sha256: str = ""
+    """Of title and body as they stand there: an earlier attempt's text may be another one."""
     reason: str = ""
     """GitHub's, where it refused."""
 
@@ -62,8 +68,11 @@ _Form = TypeVar("_Form", bound=_Stored)
 
 
 class Receipts:
-    def __init__(self, folder: Path) -> None:
+    """Those of one API: what another one took, such as a stand-in for GitHub, is not there."""
+
+    def __init__(self, folder: Path, api: str) -> None:
         self._folder = folder
+        self._api = api
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -96,11 +105,13 @@ class Receipts:
         """Before the request."""
         number = len(self.attempts(post.repository, post.change_id)) + 1
         intent = Intent(
+            api=self._api,
             kind=post.kind,
             repository=post.repository,
             change_id=post.change_id,
             title=post.title,
             head=post.head,
+            commit=post.commit,
             base=post.base,
             number=post.number,
             sha256=post.sha256,
@@ -116,7 +127,9 @@ class Receipts:
     def done(self, attempt: Attempt, entry: Entry, at: float, *, created: bool) -> Outcome:
         """After it: what stands on GitHub, made by this attempt or found there."""
         state: Literal["created", "found"] = "created" if created else "found"
-        return self._end(attempt, Outcome(state=state, at=_moment(at), number=entry.number, url=entry.url))
+        there = text_sha256(entry.title, entry.body or "")
+        outcome = Outcome(state=state, at=_moment(at), number=entry.number, url=entry.url, sha256=there)
+        return self._end(attempt, outcome)
 
     def refused(self, attempt: Attempt, reason: str, at: float) -> None:
         """After it: nothing was written."""
@@ -127,7 +140,7 @@ class Receipts:
         return outcome
 
     def _of(self, repository: str, change_id: str) -> Path:
-        return self._folder / repository.replace("/", "__") / change_id
+        return self._folder / place(self._api) / repository.replace("/", "__") / change_id
 
     def _path(self, attempt: Attempt, name: str) -> Path:
         folder = self._of(attempt.intent.repository, attempt.intent.change_id)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from upstream_patch.errors import UserError
-from upstream_patch.filing.post import Post
-from upstream_patch.filing.receipts import Attempt, Receipts
+from upstream_patch.filing.post import Post, text_sha256
+from upstream_patch.filing.receipts import Attempt, Outcome, Receipts
 from upstream_patch.github import Busy, Clock, Entry, GitHub, Refused, Unclear, Unreachable
 
 LOOK_AGAIN_S = (2.0, 5.0, 15.0)
@@ -31,24 +31,36 @@ class Sent:
     """False: it was there from before, and nothing was sent now."""
 
 
+class OtherText(AlreadyThere):
+    """It was filed before, with a text that is not today's: an edit is a person's act."""
+
+    def __init__(self, sent: Sent, post: Post) -> None:
+        super().__init__(
+            f"{sent.url} was there already, and its text differs from this one: nothing was sent; edit it on its page, "
+            f"or close it and file this text as a new one: --edition {post.edition + 1}"
+        )
+        self.sent = sent
+
+
 def send(post: Post, github: GitHub, receipts: Receipts, clock: Clock, *, login: str, gates: str = "") -> Sent:
     """Create the post, or find the one that an earlier attempt made.
 
-    ``gates`` is the hash of what was checked of the draft. Raises AlreadyThere, UserError for a post that must not be
-    sent, and what a call raises: after Refused, Busy or Unreachable nothing was written; after Unclear the same command
-    looks again, and sends no earlier than ``SETTLE_S`` after the attempt.
+    ``gates`` is the hash of what was checked of the draft. Raises AlreadyThere (OtherText: by this tool, with another
+    text), UserError for a post that must not be sent, and what a call raises: after Refused, Busy or Unreachable
+    nothing was written; after Unclear the same command looks again, and sends no earlier than ``SETTLE_S`` after the
+    attempt.
     """
     post.checked()
     with receipts.alone():
         attempts = receipts.attempts(post.repository, post.change_id)
         for attempt in attempts:
             if attempt.outcome and attempt.outcome.state != "refused":
-                return Sent(attempt.outcome.number, attempt.outcome.url, created=False)
+                return _there(post, attempt.outcome, created=False)
         unclear = [attempt for attempt in attempts if attempt.outcome is None]
         if entry := find(post, github, login):
             for attempt in unclear or [receipts.intend(post, login, gates, clock.now())]:
-                receipts.done(attempt, entry, clock.now(), created=False)
-            return Sent(entry.number, entry.url, created=False)
+                outcome = receipts.done(attempt, entry, clock.now(), created=False)
+            return _there(post, outcome, created=False)
         if unclear:
             _settled(unclear[-1], clock)
         attempt = receipts.intend(post, login, gates, clock.now())
@@ -64,8 +76,15 @@ def send(post: Post, github: GitHub, receipts: Receipts, clock: Clock, *, login:
                     f"{error}, and it was not found yet: run the same command again, it looks first"
                 ) from None
             entry, created = late, False
-        receipts.done(attempt, entry, clock.now(), created=created)
-        return Sent(entry.number, entry.url, created=True)
+        return _there(post, receipts.done(attempt, entry, clock.now(), created=created), created=True)
+
+
+def _there(post: Post, outcome: Outcome, *, created: bool) -> Sent:
+    """What stands on GitHub. Raises OtherText where that is not this text."""
+    sent = Sent(outcome.number, outcome.url, created)
+    if outcome.sha256 != post.sha256:
+        raise OtherText(sent, post)
+    return sent
 
 
 def find(post: Post, github: GitHub, login: str) -> Entry | None:
@@ -122,8 +141,13 @@ def _look_again(post: Post, github: GitHub, clock: Clock, login: str) -> Entry |
 
 
 def _create(post: Post, github: GitHub) -> Entry:
+    """Raises Unclear, too, where the answer is about another text than was sent."""
     if post.kind == "issue":
-        return github.create_issue(post.repository, post.title, post.body)
-    if post.kind == "pull request":
-        return github.create_pull(post.repository, post.title, post.body, head=post.head, base=post.base)
-    return github.create_comment(post.repository, post.number, post.body)
+        made = github.create_issue(post.repository, post.title, post.body)
+    elif post.kind == "pull request":
+        made = github.create_pull(post.repository, post.title, post.body, head=post.head, base=post.base)
+    else:
+        made = github.create_comment(post.repository, post.number, post.body)
+    if text_sha256(made.title, made.body or "") != post.sha256:
+        raise Unclear(f"{made.url}: GitHub's answer has another text than was sent")
+    return made

@@ -1,6 +1,6 @@
 """The seam to GitHub: a handful of calls, and manners that a library's defaults lack. githubkit is behind it."""
 
-from upstream_patch.github.client import GitHub, connect
+from upstream_patch.github.client import GitHub, address, connect, place
 from upstream_patch.github.entries import Entry, Found, Kind, Repository
 from upstream_patch.github.manners import Busy, Clock, Refused, Unclear, Unreachable
 
@@ -15,5 +15,7 @@ __all__ = [
     "Repository",
     "Unclear",
     "Unreachable",
+    "address",
     "connect",
+    "place",
 ]

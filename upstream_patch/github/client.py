@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.github.entries import Entry, Found, Kind, Repository
-from upstream_patch.github.manners import BETWEEN_WRITES_S, Clock, Refused, Unclear, Unreachable, ask
+from upstream_patch.github.manners import (
+    BETWEEN_WRITES_S,
+    Clock,
+    Refused,
+    Unclear,
+    Unreachable,
+    ask,
+    tell_wait,
+)
 
 if TYPE_CHECKING:
     import githubkit
@@ -25,12 +34,25 @@ MAX_BODY = 65_536
 """Characters of a body that GitHub takes."""
 
 
+def address(environ: Mapping[str, str] = os.environ) -> str:
+    """Of the API that the environment names: GITHUB_API_URL, or github.com's."""
+    return environ.get("GITHUB_API_URL") or API
+
+
+def place(api: str) -> str:
+    """An API's host, with port and path where it has them, as part of a file's name: what was asked or sent at one
+    counts for nothing at another."""
+    parts = urlsplit(api)
+    host = parts.netloc.rpartition("@")[2].lower().removesuffix(":443")
+    return re.sub(r"[^a-z0-9.-]+", "_", f"{host}{parts.path.rstrip('/')}")
+
+
 def connect(environ: Mapping[str, str] = os.environ) -> GitHub:
-    """With the token and the address of the environment: GH_TOKEN or GITHUB_TOKEN, and GITHUB_API_URL if set."""
+    """With the token of the environment, GH_TOKEN or GITHUB_TOKEN, at its ``address``."""
     token = environ.get("GH_TOKEN") or environ.get("GITHUB_TOKEN")
     if not token:
         raise MissingTool("no GitHub token", "export GH_TOKEN=$(gh auth token), or one that you made on github.com")
-    return GitHub(token, environ.get("GITHUB_API_URL", API))
+    return GitHub(token, address(environ))
 
 
 class GitHub:
@@ -43,10 +65,12 @@ class GitHub:
         try:
             import githubkit
         except ImportError as error:
-            raise MissingTool(f"githubkit ({error})", "pip install 'mlx-upstream-patch[github]'") from None
+            raise MissingTool(f"githubkit ({error})", "pip install -e '.[github]'") from None
         loopback = _is_loopback(base_url)
         if urlsplit(base_url).scheme != "https" and not loopback:
             raise UserError(f"{base_url}: the token would travel in the clear: use https")
+        self.api = base_url
+        self._clock = clock or Clock()
         self._kit = githubkit.GitHub(
             token,
             base_url=base_url,
@@ -54,9 +78,9 @@ class GitHub:
             auto_retry=False,
             http_cache=False,
             follow_redirects=False,
+            event_hooks={"response": [lambda response: tell_wait(response.headers, self._clock)]},
             trust_env=not loopback,  # a proxy cannot reach it
         )
-        self._clock = clock or Clock()
         self._written: float | None = None
 
     def __enter__(self) -> Self:

@@ -6,9 +6,12 @@ answer can hide an issue that was made. githubkit's own retry repeats a POST up 
 
 from __future__ import annotations
 
+import math
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from upstream_patch.errors import UserError
@@ -17,6 +20,7 @@ READ_AGAIN_S = (1.0, 4.0)
 """Waits before a read that failed is sent again."""
 BUSY_TIMES = 2
 """How often a request is sent again that GitHub had refused for its rate."""
+_DIGITS = re.compile(r"[0-9]{1,10}")
 LONGEST_WAIT_S = 120.0
 """A longer Retry-After is told to the person."""
 BETWEEN_WRITES_S = 1.0
@@ -102,6 +106,31 @@ def ask(send: Callable[[], Any], clock: Clock, *, writes: bool, what: str) -> An
             raise Unreachable(f"{trouble}, {failures + 1} times: nothing was written; try again later")
         clock.sleep(READ_AGAIN_S[failures])
         failures += 1
+
+
+def tell_wait(headers: MutableMapping[str, str], clock: Clock) -> None:
+    """Make Retry-After whole seconds, and take away what names no time to come: githubkit reads digits and no more.
+
+    The header may be a date, and between here and GitHub anything may answer in its place.
+    """
+    if (said := headers.get("retry-after")) is not None:
+        wait_s = _seconds(said, clock)
+        if wait_s is None:
+            del headers["retry-after"]
+        else:
+            headers["retry-after"] = str(wait_s)
+    if not _DIGITS.fullmatch(headers.get("x-ratelimit-reset", "0")):
+        del headers["x-ratelimit-reset"]
+
+
+def _seconds(said: str, clock: Clock) -> int | None:
+    if _DIGITS.fullmatch(said.strip()):
+        return int(said)
+    try:
+        left_s = parsedate_to_datetime(said).timestamp() - clock.now()
+    except (ValueError, OverflowError):
+        return None
+    return math.ceil(left_s) if left_s > 0 else None
 
 
 def _said(response: Any) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from upstream_patch.plots.figures import CURVES, Curve, Figure, Panel, Point, about
+from upstream_patch.records.decode_facts import conditions
 from upstream_patch.records.facts import Fact, current
 
 _ID = re.compile(r"decode\.\w+\.(?P<model>.+)\.B(?P<b>\d+)\.(?P<arm>stock|folded|ours)_tok_s")
@@ -27,7 +28,15 @@ def decode(facts: Mapping[str, Fact], host: str) -> Figure | None:
         curves[arm].append(Point(int(match["b"]), float(fact.value), arm != "ours"))
     if not sources:
         return None
-    notes, said = about(facts, sources, _WEIGHTS, _PROTOCOL)
+    rows = {
+        model: {point.m: f"decode.{host}.{model}.B{point.m}" for points in curves.values() for point in points}
+        for model, curves in found.items()
+    }
+    what = {
+        model: conditions(stems, lambda one: facts[one].value if one in facts else None) or "conditions not recorded"
+        for model, stems in rows.items()
+    }
+    (machine, *notes), said = about(facts, sources, _WEIGHTS, _PROTOCOL)
     panels = (
         Panel(model, {arm: tuple(points) for arm, points in curves.items() if points})
         for model, curves in found.items()
@@ -35,7 +44,7 @@ def decode(facts: Mapping[str, Fact], host: str) -> Figure | None:
     return Figure(
         name=f"{host}_decode",
         title="Decode: tokens a second of the whole batch over B",
-        notes=notes,
+        notes=(machine, "; ".join(f"{model}: {words}" for model, words in what.items()), *notes),
         unit="tokens a second (log scale)",
         sources=(*sources, *said),
         panels=tuple(panels),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 
 from upstream_patch.records import stats
@@ -11,8 +11,12 @@ from upstream_patch.records.decode_schema import DecodeArm, DecodeModel, DecodeR
 Value = tuple[str, tuple[float | str, str, bool]]
 
 
-def row_values(row: DecodeRow, model: DecodeModel, probe: float) -> Iterator[Value]:
-    """Times and rates of each arm, and ours against each of the others as the geometric mean of paired ratios."""
+def row_values(row: DecodeRow, model: DecodeModel, probe: float, mlx_lm: str) -> Iterator[Value]:
+    """What was decoded, times and rates of each arm, and ours against each of the others as the geometric mean of
+    paired ratios."""
+    yield "weights", (model.weights, "text", False)
+    yield "prompt", (row.prompt, "token", False)
+    yield "mlx_lm", (mlx_lm, "text", False)
     for arm, measured in row.arms.items():
         for what, value, unit in _arm(row.batch, measured, model.step_bytes, probe):
             yield f"{arm}_{what}", (value, unit, arm == "ours")
@@ -24,6 +28,23 @@ def row_values(row: DecodeRow, model: DecodeModel, probe: float) -> Iterator[Val
         yield f"{name}_low", (ratio.low, "ratio", True)
         yield f"{name}_high", (ratio.high, "ratio", True)
         yield f"{name}_verdict", (str(stats.verdict(ratio, noise, len(ours_ms)).verdict), "text", True)
+
+
+def conditions(stems: Mapping[int, str], value: Callable[[str], float | str | None]) -> str | None:
+    """What rows of decode were measured under, in words, which no number of theirs is to be shown without.
+
+    ``stems`` has the rows (``decode.<host>.<model>.B<batch>``) by batch, ``value`` a fact's value by its id. Where rows
+    differ, each is named by its batch. None where a row does not say.
+    """
+    said: dict[str, list[str]] = {}
+    for batch, stem in stems.items():
+        weights, prompt, mlx_lm = (value(f"{stem}.{name}") for name in ("weights", "prompt", "mlx_lm"))
+        if weights is None or prompt is None or mlx_lm is None:
+            return None
+        said.setdefault(f"{weights} weights, {prompt:.0f}-token prompts, mlx-lm {mlx_lm}", []).append(f"{batch}")
+    if len(said) == 1:
+        return next(iter(said))
+    return "; ".join(f"B = {', '.join(batches)}: {words}" for words, batches in said.items())
 
 
 def trace_values(trace: DecodeTrace) -> Iterator[Value]:

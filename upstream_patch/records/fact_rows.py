@@ -119,7 +119,7 @@ def _decode_rows(run: Run, body: DecodeBody) -> Iterator[Row]:
         stem = f"decode.{host}.{decoded.fact_stem}"
         took = decoded.ours_kernels.items()
         outdated = changed or any(retuned(record, parse_problem(one), [kernel]) for one, kernel in took)
-        values = row_values(decoded, models[decoded.model], median(body.probe_gbps))
+        values = row_values(decoded, models[decoded.model], median(body.probe_gbps), body.mlx_lm)
         yield Row(stem, tuple(Value(f"{stem}.{name}", *rest) for name, rest in values), outdated)
     for trace in body.traces:
         stem = f"decode.{host}.{trace.model}.B{trace.batch}.{trace.arm}_trace"

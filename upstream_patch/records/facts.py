@@ -38,8 +38,8 @@ class Fact:
     id: str
     value: float | str
     unit: str
-    """``us``, ``ms``, ``GB/s`` (1e9 bytes), ``tokens/s``, ``byte``, ``ratio``, ``norm``, ``ulp``, ``percent``,
-    ``count``, or ``text``."""
+    """``us``, ``ms``, ``GB/s`` (1e9 bytes), ``tokens/s``, ``token``, ``byte``, ``ratio``, ``norm``, ``ulp``,
+    ``percent``, ``count``, or ``text``."""
     host: str
     record_path: str
     sha256: str

@@ -74,6 +74,10 @@ class Book:
         text = fact.value if isinstance(fact.value, str) else format(fact.value * scale, digits)
         return Cell(f"{text}{unit}", link(fact.record_path), fact.id)
 
+    def value(self, fact_id: str) -> float | str | None:
+        """None where there is no such fact. For what is never stale."""
+        return self.facts[fact_id].value if fact_id in self.facts else None
+
     def verdict(self, fact_id: str) -> Cell:
         """FASTER, SAME, SLOWER or UNCLEAR, with its reason for who asks."""
         cell = self.cell(fact_id)

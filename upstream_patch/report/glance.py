@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from upstream_patch.records.decode_facts import conditions
 from upstream_patch.records.facts import Fact
 from upstream_patch.records.schema import Tool
 from upstream_patch.report.cells import Book, Cell, link
@@ -52,7 +53,9 @@ def _decode(book: Book) -> Iterator[Tile]:
         stock = book.cell(f"{stem}.stock_tok_s", ",.0f")
         model = stem.removeprefix(f"decode.{book.host}.").removesuffix(".B8")
         beside = f"stock MLX: {stock.text}" if not stock.tone else "stock MLX: not run"
-        yield Tile("Decode, B = 8", book.cell(fact.id, ",.0f", unit=" tok/s"), f"{model}, all sequences; {beside}")
+        what = conditions({8: stem}, book.value) or "conditions not recorded"
+        words = f"{model}, {what}, all sequences; {beside}"
+        yield Tile("Decode, B = 8", book.cell(fact.id, ",.0f", unit=" tok/s"), words)
 
 
 def _right(book: Book) -> Iterator[Tile]:

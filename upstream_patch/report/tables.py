@@ -11,6 +11,7 @@ from typing import get_args
 from upstream_patch.kernels.tuning import USUAL, format_of
 from upstream_patch.problem import Layout, Problem, parse_problem
 from upstream_patch.records.correctness_facts import KINDS
+from upstream_patch.records.decode_facts import conditions
 from upstream_patch.records.schema import Cache, Order, Tool
 from upstream_patch.report.cells import Book, Cell, Group, Row, Table
 
@@ -108,6 +109,7 @@ def _decode(book: Book) -> Iterator[Table]:
     )
     for model, members in groupby(found, key=lambda item: item[0]):
         stems = {b: stem for _, b, stem in members}
+        what = conditions(stems, book.value) or "conditions not recorded"
         arms = [arm for arm in _DECODE_ARMS if any(f"{stem}.{arm}_tok_s" in book.facts for stem in stems.values())]
         generators = [arm for arm in arms if arm.endswith("_generator")]
         loop = [arm for arm in arms if arm not in generators]
@@ -119,8 +121,10 @@ def _decode(book: Book) -> Iterator[Table]:
         yield Table(
             anchor=f"{book.host}-decode-{model}",
             title=f"End-to-end decode of {model}",
-            about="Tokens a second of all B sequences together; under it the time of one step. Folded: stock MLX with "
-            f"the batch folded into rows, and nothing else of ours. {_BELOW_RATIO if ratios else ''}"
+            about=f"{what[:1].upper()}{what[1:]}. "
+            "Tokens a second of all B sequences together; under it the time of one step. Folded: stock MLX with the "
+            "batch folded into rows, and nothing else of ours. "
+            + (_BELOW_RATIO if ratios else "")
             + (" BatchGenerator: mlx-lm's own loop." if generators else ""),
             columns=(
                 *("B", *(f"{_DECODE_ARMS[arm]}, tok/s" for arm in loop)),
@@ -153,10 +157,11 @@ def _decode(book: Book) -> Iterator[Table]:
         yield Table(
             anchor=f"{book.host}-decode-{model}-step",
             title=f"What a step of {model} is made of",
-            about="Milliseconds. Matmuls: the step's quantized matmuls alone, each waiting for those it waits for in "
-            "the step; of probe: their packed bytes in that time, as a share of the read probe. Host: what the "
-            "host needs to build the step and hand it over, with the wait for room in MLX's queue where the device is "
-            "slower, so its own cost is at most that. Logits error: against the same weights in fp32.",
+            about=f"Milliseconds; {what}. "
+            "Matmuls: the step's quantized matmuls alone, each waiting for those it waits for in the step; of probe: "
+            "their packed bytes in that time, as a share of the read probe. Host: what the host needs to build the step "
+            "and hand it over, with the wait for room in MLX's queue where the device is slower, so its own cost is at "
+            "most that. Logits error: against the same weights in fp32.",
             columns=("", *(words for _, _, words in _STEP)),
             groups=(Group("", tuple(rows)),) if rows else (),
         )

@@ -82,6 +82,56 @@ def test_only_that_sentence_goes(pending: str, left: str) -> None:
     )
 
 
+ONE = PENDING.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("pending", "left"),
+    [
+        (f"- First.\n- {ONE}\n- Last.\n", "- First.\n- Last.\n"),
+        (f"- First. {ONE} More.\n- Last.\n", "- First. More.\n- Last.\n"),
+        ("- First. GB10 headroom is\n  pending a CUDA measurement. More.\n", "- First. More.\n"),
+        ("1. GB10 headroom is\n   pending a CUDA measurement. More\n   of it.\n", "1. More\n   of it.\n"),
+        ("> First.\n> GB10 headroom is\n> pending a CUDA measurement.\n> More.\n", "> First.\n> More.\n"),
+        (f"> - {ONE}\n\nafter\n", "after\n"),
+        (f"> {ONE}\n\nafter\n", "after\n"),
+        (f"* a\n\n  - b\n  - {ONE}\n\n* c\n", "* a\n\n  - b\n\n* c\n"),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_that_sentence_goes_from_lists_and_quotes(pending: str, left: str, end: str) -> None:
+    after = edit(doc(pending=pending).replace("\n", end), QUOTE).replace(end, "\n")
+    assert (
+        after.partition("Memory sizing: much.\n\n")[2] == f"{left}\n### Bounding it\n\ntext\n\n## Other\n\n> a quote\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "pending",
+    [f"> First.\n>\n> {ONE}\n", f"- {ONE}\n\n  more\n", f"| a | b |\n| --- | --- |\n| {ONE} | c |\n", f"#### {ONE}\n"],
+)
+def test_what_cannot_be_cut_with_the_rest_whole_is_told(pending: str) -> None:
+    line = doc(pending=pending)[: doc(pending=pending).index(ONE)].count("\n") + 1
+    with pytest.raises(
+        UserError, match=f"^line {line}: this calls a CUDA measurement pending: take that out by hand first"
+    ):
+        edit(doc(pending=pending), QUOTE)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        ">\n> Backend note (CUDA): again.\n",
+        ">\n> **Backend note (Metal)**: other.\n",
+        "> Backend note (ROCm): other.\n",
+        ">\n> - Backend note (Metal): other.\n",
+    ],
+)
+def test_a_second_note_in_the_quote_is_not_replaced_with_it(second: str) -> None:
+    with pytest.raises(UserError, match=r"^line 7: the quote holds 2 backend notes: give each a quote of its own"):
+        edit(doc(caveat=OLD.rstrip("\n").replace("\nAnd", "\n> And") + f"\n{second}"), QUOTE)
+
+
 def test_the_section_goes_on_below_deeper_headings() -> None:
     text = doc().replace("\n\n> Backend", "\n\n### Deeper\n\n> Backend")
     assert edit(text, QUOTE).partition("<!-- BEGIN")[0] == text.partition("> Backend")[0]

@@ -14,6 +14,7 @@ import pytest
 
 from tests.contract.fake_github import FakeGitHub
 from upstream_patch import cli, github
+from upstream_patch.draft import inputs
 from upstream_patch.draft.gates import CODES
 from upstream_patch.filing.person import AUTOMATION
 
@@ -140,7 +141,10 @@ def test_a_rehearsal_says_so(rehearsal: Any, fake: FakeGitHub, terminal: Verb) -
     code, shown, _ = terminal("file", "issue", "--rehearse", "me/mlx", types="me/mlx")
     assert code == 0
     assert shown.startswith("REHEARSAL of an issue in me/mlx, as me\n")
-    assert shown.endswith("/me/mlx/issues/1 is there now\nit was a rehearsal: close it when you have seen it\n")
+    assert shown.endswith(
+        "/me/mlx/issues/1 is there now\n"
+        "it was a rehearsal: close it when you have seen it; next: upstream-patch file issue\n"
+    )
     assert [line for line in fake.log if "POST" in line] == ["POST /repos/me/mlx/issues 201"]
 
 
@@ -217,7 +221,7 @@ def test_duplicates_are_listed_and_open_their_gate(
     rehearsal: Any, fake: FakeGitHub, monkeypatch: pytest.MonkeyPatch, terminal: Verb
 ) -> None:
     rehearsal.all()
-    (rehearsal.work / "inputs" / "duplicates_issue.json").unlink()
+    inputs.path(rehearsal.work, "duplicates_issue").unlink()
     assert [gate.name for gate in rehearsal.status("issue") if not gate.open] == ["duplicates"]
     monkeypatch.setattr(sys, "argv", ["upstream-patch", "duplicates", "issue", "--out", str(rehearsal.work.parent)])
     with pytest.raises(SystemExit) as ended:

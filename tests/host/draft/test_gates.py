@@ -187,6 +187,12 @@ BROKEN: tuple[tuple[str, str, Break, str], ...] = (
     ("pr", "base", upstream(checked=NOW - timedelta(hours=30)), "compared 30 hours ago"),
     ("pr", "formatting", upstream(series_sha256="6" * 64), "another series was laid out than the one that was built"),
     ("pr", "base", upstream(base_commit="6" * 40), "another base or series was compared"),
+    (
+        "pr",
+        "branch",
+        upstream(branch=None, branch_fault="x has no commit of yours yet"),
+        "x has no commit of yours yet: commit what series apply made, in your own words, then nox -s drift",
+    ),
 )
 
 

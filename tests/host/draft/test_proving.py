@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.contract.fake_github import FakeGitHub
 from tests.contract.people import Scripted
@@ -15,20 +14,18 @@ from tests.host.draft.conftest import NOW
 from tests.host.series.conftest import Repository, standin
 from tests.host.series.test_style import HOOKS
 from upstream_patch import github
-from upstream_patch.cli.series import app
 from upstream_patch.draft import inputs, proving, rules
-from upstream_patch.draft.inputs import Cell, SeriesProof, Upstream
+from upstream_patch.draft.inputs import Cell, SeriesProof
 from upstream_patch.draft.proving import refresh
-from upstream_patch.errors import UserError
 from upstream_patch.filing import duplicates
 from upstream_patch.filing.desk import Desk
 from upstream_patch.github import GitHub
-from upstream_patch.machine import Gpu
 from upstream_patch.problem import Problem
-from upstream_patch.records import kernel_hash, wheel_facts
+from upstream_patch.records import wheel_facts
 from upstream_patch.records.build_body import BuildBody, Matrix, SuiteRun
 from upstream_patch.records.schema import CaseResult, WheelBody, WheelRow
-from upstream_patch.series import content_hash, load
+from upstream_patch.series import applying, content_hash, load
+from upstream_patch.series.checkout import open_checkout
 
 CHANGES = [load("folding"), load("cuda")]
 CLASS = "test_quantized.TestQuantized"
@@ -37,17 +34,9 @@ EDITED = "mlx/backend/cuda/quantized/quantized.cpp"
 
 
 @pytest.fixture
-def here(rehearsal: Any, synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The rehearsal, with its proof from records; ``here.record`` writes one of an H200."""
+def here(rehearsal: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The rehearsal, with its proof from records."""
     monkeypatch.setattr(proving, "refresh", refresh)
-    gpu = Gpu(name="NVIDIA H200", vendor="nvidia", l2_bytes=1_000_000, driver="1.2.3")
-    given = {
-        "host": "h200",
-        "machine": synthetic.machine.model_copy(update={"gpu": gpu}),
-        "kernel": kernel_hash.identity("small_m"),
-        "root": rehearsal.evidence,
-    }
-    rehearsal.record = lambda body, age: synthetic.write(body, age, **given)
     return rehearsal
 
 
@@ -142,9 +131,13 @@ def proof(here: Any) -> SeriesProof:
 
 
 def compare(here: Any, mlx: Repository, now: Any) -> None:
-    from upstream_patch.series.checkout import open_checkout
-
     proving.compare(here.work, open_checkout(mlx.path), inputs.read(here.work, "series", SeriesProof), now)
+
+
+def committed(mlx: Repository) -> str:
+    """The series on a branch, applied and committed as a person does; its commit."""
+    applied, _ = applying.apply(open_checkout(mlx.path), CHANGES)
+    return Repository(applied.worktree).commit({}, "in my words")
 
 
 @pytest.mark.needs_contract
@@ -183,6 +176,10 @@ def test_every_gate_opens_by_its_own_way_out(
     here.status("pr")
     compare(here, mlx, now)
     assert not {*evidence} & {*red()}
+    assert red()["branch"] == f"commit what series apply made, in your own words, then {drift} --branch NAME"
+    fake.repos["me/mlx"].branches["small-m"] = committed(mlx)
+    compare(here, mlx, now)
+    assert "branch" not in red()
 
     *_, last = rules.refresh(here.work, mlx.path, now=now)
     list(rules.refresh(here.work, mlx.path, last.rpartition(" --read ")[2], now))
@@ -236,45 +233,3 @@ def test_the_environments_of_the_build_are_not_mixed(here: Any, failed: Any, say
     here.record(built("1" * 40, **failed), 100)
     here.draft("pr")
     assert {gate.name: gate.why for gate in here.status("pr")}["tests"] == says
-
-
-def test_upstream_is_compared_with_what_was_built(
-    here: Any, mlx: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def drift(code: int = 0) -> Upstream:
-        asked = [
-            "drift",
-            "folding",
-            "cuda",
-            "--mlx",
-            str(mlx.path),
-            "--out",
-            str(here.work.parent),
-            "--evidence",
-            str(here.evidence),
-        ]
-        result = CliRunner().invoke(app, asked)
-        assert isinstance(result.exception, UserError) if code else result.exit_code == 0, result.output
-        found = inputs.read(here.work, "upstream", Upstream)
-        assert found is not None
-        return found
-
-    base = mlx.git("rev-parse", "HEAD")
-    first = drift()
-    assert (first.base_commit, first.head_commit, first.applies, first.touched) == (base, base, True, ())
-    assert first.unformatted == "MLX's layout is that of clang-format 17.0.6: pip install clang-format==17.0.6"
-    clang_format(tmp_path, monkeypatch)
-    assert drift().unformatted is None
-    clang_format(tmp_path, monkeypatch, says="// more\n")
-    assert str(drift().unformatted).startswith("clang-format changes ")
-
-    moved = mlx.commit({EDITED: (mlx.path / EDITED).read_text() + "more\n"})
-    assert drift().touched == (EDITED,)
-    here.record(built(moved), 100)  # the way out that the gate names
-    assert (drift().base_commit, drift().touched) == (moved, ())
-    here.record(built("1" * 40), 101)
-    with pytest.raises(UserError, match="has not 111111111111, which was built: git -C"):
-        compare(here, mlx, None) if here.status("pr") else None
-    mlx.commit({EDITED: "nothing\n"})
-    here.record(built(moved), 102)
-    assert not drift(code=2).applies

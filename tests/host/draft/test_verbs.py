@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.host.draft.conftest import NOW
 from upstream_patch import cli
-from upstream_patch.draft import inputs
+from upstream_patch.draft import gates, inputs
 from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.gates import CODES, FOR
 
@@ -39,14 +41,18 @@ def places(here: Any) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("verb", "leads_to"),
     [
-        (("draft",), ("draft issue", "rules refresh", "status", "draft pr", "draft link-back", "draft docs")),
+        (("draft",), ("draft issue", "rules refresh", "duplicates", "status", "file issue", "draft pr", "draft docs")),
         (("draft", "issue"), ("status",)),
-        (("draft", "pr"), ("filed issue", "build with the series")),
-        (("draft", "docs"), ("--doc", "--write")),
-        (("status",), ("way out", "file")),
+        (("draft", "pr"), ("filed issue", "build with the series", "series apply", "series drift", "status")),
+        (("draft", "link-back"), ("filed", "status")),
+        (("draft", "docs"), ("--doc", "--write", "status", "last step")),
+        (("draft", "claims"), ("correct", "status")),
+        (("status",), ("way out", "what to do next", "file")),
         (("rules",), ("refresh", "show")),
-        (("rules", "refresh"), ("--mlx", "--read")),
-        (("excuse",), ("--because",)),
+        (("rules", "show"), ("rules refresh",)),
+        (("rules", "refresh"), ("--mlx", "--read", "status")),
+        (("excuse",), ("--because", "status")),
+        (("series", "drift"), ("--branch", "status")),
     ],
 )
 def test_the_help_of_each_verb_leads_to_the_next(call: Call, verb: tuple[str, ...], leads_to: tuple[str, ...]) -> None:
@@ -68,7 +74,7 @@ def test_status_shows_every_gate_in_words_and_as_data(call: Call, rehearsal: Any
     rehearsal.draft("issue")
     code, out, _ = call("status", "issue", "pr", *places(rehearsal))
     assert code == 0
-    assert [tuple(line.split()[:3]) for line in out.splitlines() if line.startswith(("issue", "pr"))] == [
+    assert [tuple(line.split()[:3]) for line in out.splitlines() if line.startswith(("issue ", "pr "))] == [
         ("issue", "drafted", "green"),
         ("issue", "benchmarks", "green"),
         ("issue", "holes", "red"),
@@ -81,17 +87,48 @@ def test_status_shows_every_gate_in_words_and_as_data(call: Call, rehearsal: Any
         ("pr", "drafted", "red"),
     ]
     assert "-> upstream-patch rules refresh --mlx PATH" in out
+    assert out.splitlines()[-2:] == [
+        f"issue: 4 of 9 gates are not open; next: write them in {rehearsal.work / 'issue_cuda_small_m.md'}",
+        "pr: 1 of 1 gates are not open; next: upstream-patch draft pr",
+    ]
     told = json.loads(call("status", "--json", *places(rehearsal))[1])
     assert {(gate["draft"], gate["name"]) for gate in told} >= {("issue", name) for name in FOR["issue"]}
     assert all(set(gate) == {"draft", "name", "outcome", "why", "fix", "content_hash", "open"} for gate in told)
     assert all(bool(gate["fix"]) != gate["open"] for gate in told)
 
 
+def test_a_status_that_is_all_open_names_the_verb_that_sends(
+    call: Call, rehearsal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rehearsal.all()
+    monkeypatch.setattr(gates, "status", partial(gates.status, now=NOW))
+
+    def told() -> list[str]:
+        return call("status", *places(rehearsal))[1].splitlines()[-4:]
+
+    sent = [
+        "link-back: every gate is open; next: upstream-patch link",
+        "docs: every gate is open; next: upstream-patch draft docs --doc PATH --write",
+    ]
+    assert told() == [
+        "issue: filed as https://github.com/ml-explore/mlx/issues/4700; next: upstream-patch draft pr",
+        "pr: filed as https://github.com/ml-explore/mlx/pull/4701; next: upstream-patch draft link-back",
+        *sent,
+    ]
+    filed = inputs.read(rehearsal.work, "filed", inputs.Filed)
+    assert filed is not None
+    inputs.write(rehearsal.work, "filed", filed.model_copy(update={"pr": None}))
+    rehearsal.draft("link-back")
+    assert told()[1] == "pr: every gate is open; next: upstream-patch file pr --head BRANCH"
+    inputs.path(rehearsal.work, "filed").unlink()
+    assert told()[0] == "issue: every gate is open; next: upstream-patch file issue"
+
+
 def test_claims_are_listed_with_their_line_and_the_code_says_so(call: Call, rehearsal: Any) -> None:
     rehearsal.all()
     assert call("draft", "claims", "issue", *places(rehearsal))[:2] == (
         0,
-        "every number is a fact within its rounding\n",
+        "every number is a fact within its rounding; next: upstream-patch status issue\n",
     )
     shown = call("draft", "claims", "issue", "--matched", *places(rehearsal))[1]
     assert re.search(
@@ -101,14 +138,16 @@ def test_claims_are_listed_with_their_line_and_the_code_says_so(call: Call, rehe
     code, out, _ = call("draft", "claims", "issue", *places(rehearsal))
     assert code == 1
     assert re.search(
-        r"issue_cuda_small_m.md: line \d+: '71 us' is no fact; nearest: .* = 70 us\n1 claims without a fact", out
+        r"issue_cuda_small_m.md: line \d+: '71 us' is no fact; nearest: .* = 70 us\n"
+        r"1 claims without a fact: correct them; next: upstream-patch status issue\n$",
+        out,
     )
 
 
 def test_an_excuse_is_recorded_and_shown(call: Call, rehearsal: Any) -> None:
     rehearsal.draft("issue")
     code, out, _ = call("excuse", "issue", "duplicates", "--because", "none exist", *places(rehearsal))
-    assert (code, out.partition(": ")[2]) == (0, "recorded; `status issue` shows it\n")
+    assert (code, out.partition(": ")[2]) == (0, "recorded; next: upstream-patch status issue\n")
     assert "nobody has searched for duplicates; excused: none exist" in call("status", "issue", *places(rehearsal))[1]
     assert call("excuse", "issue", "holes", "--because", "x", *places(rehearsal))[0] == 2
 
@@ -120,7 +159,11 @@ def test_an_excuse_is_recorded_and_shown(call: Call, rehearsal: Any) -> None:
         (("excuse", "issue", "base", "--because", "x"), "issue has no gate base: drafted, "),
         (("draft", "claims", "issue"), "no file "),
         (("draft", "docs", "--write"), "--write needs the doc: --doc PATH"),
-        (("draft", "docs", "--device", "gb11"), "no machine gb11: h200, gb10, m5"),
+        (
+            ("draft", "docs", "--device", "gb11"),
+            "the caveat is about CUDA, and gb11 is none of its machines: h200, gb10",
+        ),
+        (("draft", "docs", "--device", "m5"), "the caveat is about CUDA, and m5 is none of its machines: h200, gb10"),
         (("draft", "docs", "--doc", "none.md"), "no file none.md: name docs/CONTINUOUS_BATCHING.md"),
     ],
 )
@@ -142,7 +185,7 @@ def test_the_doc_is_edited_only_when_every_gate_is_open(call: Call, rehearsal: A
         and "\n-> Backend note (CUDA / Blackwell): old.\n" in out
     )
     assert "\n+> TODO(person): note\n" in out and "\n+> | 4 | 40.5 | 70.5 |\n" in out
-    assert out.endswith("nothing was changed; --write makes the edit when `status` shows no red gate for docs\n")
+    assert out.endswith("nothing was changed; next: upstream-patch status docs, and when all is open, --write\n")
     code, _, err = call(*given, "--write")
     assert (code, doc.read_text()) == (CODES["holes"], DOC) and err.startswith(
         "error: docs: holes is red: open: note (line 5)"
@@ -150,7 +193,7 @@ def test_the_doc_is_edited_only_when_every_gate_is_open(call: Call, rehearsal: A
 
     rehearsal.fill("docs")
     code, out, _ = call(*given, "--write")
-    assert (code, out.splitlines()[-1]) == (0, f"{doc} was edited; commit it in your own words")
+    assert (code, out.splitlines()[-1]) == (0, f"{doc} was edited; commit it in your own words: that was the last step")
     after = doc.read_text()
     assert after.startswith(DOC.partition("> ")[0] + "<!-- BEGIN FACTS cuda_note ") and after.endswith("-->\n\nMore.\n")
     assert "\n> Backend note (CUDA, NVIDIA GB10):\n>\n> Keep `--parallel` at the default" in after
@@ -172,8 +215,8 @@ def test_without_a_record_of_the_machine_the_doc_gets_holes_and_no_claim(
     given = ("draft", "docs", "--doc", str(doc), *places(rehearsal))
     code, out, _ = call(*given)
     added = [line for line in out.splitlines() if line.startswith("+>")]
-    assert code == 0 and sum("TODO(record)" in line for line in added) == 11
-    assert not [line for line in added if re.search(r"\d\.\d", re.sub(r"TODO\(record\) \S+", "", line))]
+    assert code == 0 and sum("TODO(record)" in line for line in added) == 12
+    assert not [line for line in added if re.search(r"\d\.\d", re.sub(r"TODO\(record\) \S+|llama-3.1-8b", "", line))]
     rehearsal.fill("docs")
     code, _, err = call(*given, "--write")
     assert code == CODES["holes"] and "in tables wait for a record or a filing, first line" in err

@@ -11,10 +11,13 @@ import pytest
 
 from tests.contract.fake_github import FakeGitHub, Repo, Stored
 from tests.contract.people import Scripted
+from tests.host.draft.conftest import BASE
+from tests.host.draft.test_proving import built, in_wheel, with_stock
 from upstream_patch import github
-from upstream_patch.draft import docs, inputs
+from upstream_patch.draft import docs, inputs, proving
 from upstream_patch.draft.gates import CODES, GateClosed
 from upstream_patch.draft.inputs import Filed, Link
+from upstream_patch.draft.proving import refresh
 from upstream_patch.errors import UserError
 from upstream_patch.filing import duplicates
 from upstream_patch.filing.desk import BranchMissing, Changed, Desk
@@ -57,10 +60,14 @@ def outline(fake: FakeGitHub) -> str:
 
 
 def test_from_records_to_the_edited_doc(
-    rehearsal: Any, fake: FakeGitHub, client: GitHub, opening: Opening, tmp_path: Path
-) -> None:
+    rehearsal: Any, synthetic: Any, fake: FakeGitHub, client: GitHub, opening: Opening, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     clock = github.Clock(fake.clock.now, fake.clock.sleep)
     rehearsal.others()
+    monkeypatch.setattr(proving, "refresh", refresh)  # what the gates say of the series is of these records
+    for age, record in enumerate((built(BASE), in_wheel(synthetic), with_stock(synthetic)), 100):
+        rehearsal.record(record, age)
 
     finish(rehearsal, "issue")
     path, found = duplicates.search("issue", rehearsal.work, client, clock)
@@ -123,6 +130,7 @@ lablup/mlxcel
     )
     pull = next(entry for entry in fake.repos[MLX].entries if entry.number == 3766)
     assert "\nRefs #3765\n" in pull.body
+    assert "\n| `test_new` | failed | passed |\n" in pull.body  # the build's record, not what others() wrote
     comment = fake.repos["lablup/mlxcel"].entries[-1]
     assert f"https://github.com/{MLX}/issues/3765" in comment.body
     rehearsed = fake.repos[FORK].entries[-1]
@@ -150,7 +158,7 @@ def test_the_preview_is_all_of_it(rehearsal: Any, opening: Opening) -> None:
     ready, marker = rehearsal.ready("pr"), "\n<!-- change-id: cuda-small-m-pr-1 -->\n"
     assert shown == (
         f"This is a draft pull request in {MLX}, as me\n"
-        "from me:small-m into main; maintainers may push to it\n"
+        f"from me:small-m at {'b' * 12} into main; maintainers may push to it\n"
         f"title: {ready.title}\n"
         f"body, {len(ready.body) + len(marker):,} characters:\n\n{ready.body}{marker}"
     )
@@ -172,6 +180,7 @@ BREAKS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "unaffected": ("pr", lambda here: series(here, unaffected=here.proof().affected)),
     "formatting": ("pr", lambda here: inputs.write(here.work, "upstream", here.upstream(unformatted="f"))),
     "base": ("pr", lambda here: inputs.write(here.work, "upstream", here.upstream(touched=("qmm.h",)))),
+    "branch": ("pr", lambda here: inputs.write(here.work, "upstream", here.upstream(branch=None, branch_fault="f"))),
     "holes": ("issue", lambda here: here.change("issue", here.words["issue"]["context"], "TODO")),
     "disclosure": ("issue", break_disclosure),
     "claims": ("issue", lambda here: here.change("issue", "takes 10.0 us at M = 7,", "takes 9.0 us at M = 7,")),
