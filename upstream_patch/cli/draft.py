@@ -106,8 +106,7 @@ def _write(drafted: Document, out: Path, evidence: Path) -> Path:
     derived = facts.derive(records)
     proving.refresh(out / "drafts", records, of_nvidia(derived))
     path = drafted.write(out / "drafts", derived)
-    count = len(drafted.open_holes(path))
-    then = f"{count} holes are open, for a person" if count else "no hole is open"
+    then = drafted.still_open(path) or "no hole is open"
     print(f"{path}: {then}; next: upstream-patch status {drafted.name}")
     return path
 

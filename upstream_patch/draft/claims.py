@@ -31,6 +31,8 @@ class Remark:
     what: str
     nearest: str
     """The nearest fact, as ``id = value unit``; empty where there is none to name."""
+    stale: bool = False
+    """There is such a fact, of a kernel that is not today's."""
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.words!r} {self.what}" + (f"; nearest: {self.nearest}" if self.nearest else "")
@@ -115,7 +117,11 @@ def _judge(claim: Claim, readings: Sequence[_Known], hosts: dict[str, str]) -> R
     if hits:
         fact = hits[0].fact
         return Remark(
-            claim.line, claim.words, f"is a stale fact: renew it on {fact.host} with `{fact.command}`", _show(hits[0])
+            claim.line,
+            claim.words,
+            f"is a stale fact: renew it on {fact.host} with `{fact.command}`",
+            _show(hits[0]),
+            stale=True,
         )
     elsewhere = [one for one in alike if _within(claim, one.value)]
     named = " or ".join(hosts.values())

@@ -74,6 +74,15 @@ class Document:
         words = " ".join(holes.answer(text, "title").split())
         return f"{self.prefix} {words}".strip() if words else ""
 
+    def still_open(self, path: Path) -> str:
+        """The same in a few words, whose turn it is among them; empty where nothing is open."""
+        found = self.open_holes(path)
+        words = sum(hole.id in self.required for hole in found)
+        lacks = len(found) - words
+        parts = [f"{words} {'hole is' if words == 1 else 'holes are'} open, for a person"] if words else []
+        parts += [f"{lacks} {'value waits' if lacks == 1 else 'values wait'} for a record or a filing"] if lacks else []
+        return ", ".join(parts)
+
     def open_holes(self, path: Path) -> list[Hole]:
         """Where a written draft still lacks a person's words, or a record. Raises UserError if it is not UTF-8."""
         text = managed.read(path)
@@ -97,7 +106,7 @@ PR = Document(
         *("issue", "tests", "ours", "decode", "profiled", "correctness", "script", "commands", "machines", "not_run"),
         "records",
     ),
-    ("title", "rule", "disclosure", "change", "tests", "benchmarks", "links"),
+    ("title", "rule", "disclosure", "change", "coverage", "benchmarks", "links"),
 )
 LINK_BACK = Document(
     "link-back", "comment_mlxcel_725.md", ("filed", "ours", "decode", "not_run", "machines", "records"), ("words",)
