@@ -84,12 +84,13 @@ def draft_claims(
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """List every number and superlative in a draft's prose that no fact bears out. Exits 1 when there is one."""
+    """List every number, comparison and device in a draft's prose that no fact bears out. Exits 1 when there is one."""
     from upstream_patch.draft import claims, managed
     from upstream_patch.draft.documents import of_nvidia
 
-    path = existing(out / "drafts" / document(draft).file, folder=False)
-    judged = claims.judge(managed.read(path), of_nvidia(read_facts(evidence)))
+    drafted = document(draft)
+    path = existing(out / "drafts" / drafted.file, folder=False)
+    judged = claims.judge(managed.read(path), of_nvidia(read_facts(evidence)), drafted.about(out / "drafts"))
     wrong = [one for one in judged if isinstance(one, claims.Remark)]
     for one in judged if matched else wrong:
         print(f"{path}: {one}")

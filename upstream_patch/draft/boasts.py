@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 
 EXTREME = re.compile(
-    r"\b(?:fastest|quickest|best(?:-in-class)?|optimal(?:ly)?|ideal(?:ly)?|perfect(?:ly)?|superior|unmatched|unbeat\w+|blazing(?:ly)?"
-    r"|state[- ]of[- ]the[- ]art|saturat\w+|speed of light|peak|roofline|significant(?:ly)?|substantial(?:ly)?"
-    r"|considerabl[ey]|dramatic(?:ally)?|vast(?:ly)?|huge(?:ly)?|massive(?:ly)?|tremendous(?:ly)?|enormous(?:ly)?|negligible"
+    r"\b(?:fastest|quickest|best(?:-in-class)?|optimal(?:ly)?|ideal(?:ly)?|perfect(?:ly)?|superior|unmatched|unbeat\w+"
+    r"|blazing(?:ly)?|state[- ]of[- ]the[- ]art|saturat\w+|speed of light|peak|roofline|significant(?:ly)?"
+    r"|substantial(?:ly)?"
+    r"|considerabl[ey]|dramatic(?:ally)?|vast(?:ly)?|huge(?:ly)?|massive(?:ly)?|tremendous(?:ly)?|enormous(?:ly)?"
+    r"|negligible"
     r"|(?:much|far|way|a lot) (?:faster|slower|better))\b",
     re.IGNORECASE,
 )
 """Borne out by a number beside it."""
 ABSOLUTE = re.compile(
-    r"\b(?:always|never|everywhere|across the board|(?:in|for|on|at) (?:all|any|every) (?:cases?|shapes?|sizes?|devices?|GPUs?|batch\w*)"
+    r"\b(?:always|never|everywhere|across the board|(?:in|for|on|at) (?:all|any|every) (?:cases?|shapes?|sizes?"
+    r"|devices?|GPUs?)"
     r"|all (?:shapes|sizes|devices|GPUs|cases)|(?:any|every) (?:shape|size|device|GPU|case|card|batch size)"
-    r"|(?:no|zero|any|without(?: any)?)[- ](?:regressions?|overhead|slow-?downs?|cost|loss(?:es)?)|regression[- ]free|no slower"
+    r"|(?:no|zero|any|without(?: any)?)[- ](?:regressions?|overhead|slow-?downs?|cost|loss(?:es)?)"
+    r"|regression[- ]free|no slower"
     r"|(?:than|of) (?:any|all|every)(?:thing)?(?: other)?|free of charge|(?:for|comes) free|lossless|guarantee\w*)\b",
     re.IGNORECASE,
 )
@@ -27,13 +31,15 @@ COMPARED = re.compile(
 )
 """A comparison, which needs a number, or a verdict of the problems that it is said of."""
 _NOT_SAID = re.compile(
-    r"\b(?:would|could|should|may|might|can|expect\w*|predict\w*|forecast\w*|hope\w*|want\w*|plan\w*|intend\w*|aim\w*|goal"
+    r"\b(?:would|could|should|may|might|can|expect\w*|predict\w*|forecast\w*|hope\w*|want\w*|plan\w*|intend\w*"
+    r"|aim\w*|goal"
     r"|if|whether|please|will|ask\w*|offer\w*|suggest\w*|propos\w*|to (?:be|make|get|become|run|see))\b|\?",
     re.IGNORECASE,
 )
 _POINTS = re.compile(r"\b(?:tables?|below|above|columns?|lists?|listed|see|records?|script|verdicts?)\b", re.IGNORECASE)
 _LOOKED = (
-    r"(?:run|ran|running|measur\w+|tim(?:ed|ings?)|test\w*|tr(?:y|ied)|benchmark\w*|have|has|had|own\w*|access|records?|numbers?"
+    r"(?:run|ran|running|measur\w+|tim(?:ed|ings?)|test\w*|tr(?:y|ied)|benchmark\w*|have|has|had|own\w*|access"
+    r"|records?|numbers?"
     r"|facts?|results?|evidence|hardware|data|seen|checked|claims?|figures?)"
 )
 _UNSEEN = re.compile(
@@ -44,8 +50,10 @@ _UNSEEN = re.compile(
 )
 _BUILT = re.compile(
     r"\b(?:compil\w+|assembl\w+|builds?|built|target\w*|nvcc|ptxas|PTX|SASS|instructions?|dispatch\w*|architectures?)\b"
-    r"|\b(?:has|have|with|shares?|gives|offers)\b.*\b(?:memory|SMs?|bandwidth|cache|registers|cores?|multiprocessors?|units)\b"
-    r"|\b(?:report\w*|downstream|upstream|request\w*|asked?|asks|issue|#\d+|like|such as|unlike|for)\b",
+    r"|\b(?:has|have|with|shares?|gives|offers)\b.*\b(?:memory|SMs?|bandwidth|cache|registers|cores?"
+    r"|multiprocessors?|units)\b"
+    r"|\b(?:uses?|runs?|takes?|has)\s(?:\w+\s){0,3}(?:kernels?|routes?|paths?)\b"
+    r"|\b(?:report\w*|downstream|upstream|request\w*|asked?|asks|issue|needs?|requires?)\b|#\d",
     re.IGNORECASE | re.DOTALL,
 )
 

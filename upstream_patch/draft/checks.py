@@ -64,7 +64,7 @@ def _disclosure(look: Look) -> Finding:
 
 
 def _claims(look: Look) -> Finding:
-    found = claims.check(look.text, look.facts)
+    found = claims.check(look.text, look.facts, look.document.about(look.work))
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         fix = f"upstream-patch draft claims {look.document.name} lists them; correct the words, or excuse them"

@@ -62,15 +62,16 @@ def judge(text: str, facts: Sequence[Fact], device: str = "") -> list[Remark | M
     the words around the number name, devices without a fact, superlatives and comparisons beside no fact.
 
     A number is said of the device, M, K x N, B and format that its clause names, or else the nearest clause, the
-    sentences before in its paragraph, the section's heading, and ``device`` (a host) where the whole draft is about one.
-    ``<!-- fact ID -->`` in a sentence narrows its numbers of that unit to that fact, ``<!-- fact ID / ID -->`` to the
-    quotient of two. Code is not read: quoted output is not the person's claim.
+    sentences before in its paragraph, the section's heading, and ``device`` (a host) where all of the draft is about
+    one. ``<!-- fact ID -->`` in a sentence narrows its numbers of that unit to that fact, ``<!-- fact ID / ID -->`` to
+    the quotient of two. Code is not read: quoted output is not the person's claim.
     """
     known = {fact.id: fact for fact in facts}
+    facts = [*facts, *stating.totals(facts)]
     devices = Devices(facts)
     base: Context = {"device": (device,)} if device else {}
-    sections: list[tuple[int, Context]] = [(0, base)]
-    before = base
+    sections: list[tuple[int, Context, str]] = [(0, base, "")]
+    before, heard = base, ""
     found: list[Remark | Match] = []
     for sentence in prose.sentences(text):
         if sentence.opens:
@@ -78,12 +79,13 @@ def judge(text: str, facts: Sequence[Fact], device: str = "") -> list[Remark | M
         if sentence.level:
             sections = [one for one in sections if one[0] < sentence.level] or sections[:1]
         if sentence.first or sentence.opens or sentence.level:
-            before = sections[-1][1]
+            before, heard = sections[-1][1], sections[-1][2]
+        heard = f"{heard}\n{sentence.text}"
         reading = Reading(sentence.text, devices, before)
-        found += _Judge(sentence, reading, facts, known).remarks()
+        found += _Judge(sentence, reading, heard, facts, known).remarks()
         before = reading.after()
         if sentence.level:
-            sections.append((sentence.level, before))
+            sections.append((sentence.level, before, heard))
     return found
 
 
@@ -93,6 +95,8 @@ class _Judge:
 
     sentence: Sentence
     reading: Reading
+    heard: str
+    """It, and what stands before it in its paragraph and in the headings over it."""
     facts: Sequence[Fact]
     known: dict[str, Fact]
 
@@ -116,7 +120,8 @@ class _Judge:
 
     def _number(self, number: Number) -> Remark | Match:
         scope = self.reading.scope(number)
-        told = compare(self.sentence.text, self.reading.clause(number.start))
+        text = self.sentence.text
+        told = compare(text, self.reading.clause(number.start))
         pinned = [one for one in stating.pinned(self.sentence.pins, self.known, told) if one.unit == number.unit]
         if not pinned and self._across(number):
             return self._remark(
@@ -125,7 +130,10 @@ class _Judge:
                 "compares two devices: pin the quotient of their facts, <!-- fact ID / ID -->",
             )
         readings = pinned or [
-            one for fact in self.facts for one in stating.readings(fact, told) if stating.fits(one, scope, told)
+            one
+            for fact in self.facts
+            for one in stating.readings(fact, told)
+            if stating.fits(one, scope, told, self.heard)
         ]
         hosts = {self.reading.devices.host(name): name for name in scope.devices}
         if pinned or len(hosts) < 2:
@@ -196,9 +204,9 @@ class _Judge:
             yield self._remark(
                 match.start(), match.group(), "is said of all: pin the fact that shows it, or say of which"
             )
-        match = boasts.COMPARED.search(text)
-        if match and not (borne or said or absolute) and boasts.stated(text):
-            yield self._verdicts(match)
+        compared = boasts.COMPARED.search(text)
+        if compared and not (borne or said or absolute) and boasts.stated(text):
+            yield self._verdicts(compared)
 
     def _verdicts(self, match: re.Match[str]) -> Remark | Match:
         """A comparison without a number, against the verdicts of all the problems that it is said of."""
@@ -226,14 +234,11 @@ class _Judge:
         """Devices without a fact that a sentence without a number for them names as if they had been run."""
         devices, text = self.reading.devices, self.sentence.text
         numbered = {name for number in self.reading.numbers for name in self.reading.scope(number).devices}
-        beside = {devices.host(str(one.said[0])) for one in self.reading.mentions if isinstance(one.said, tuple)}
         for one in self.reading.mentions:
             if one.kind != "device" or not isinstance(one.said, tuple):
                 continue
             name = one.said[0]
             if name in numbered or devices.host(name) in devices.known or boasts.unseen(text):
-                continue
-            if devices.member(name) in beside & devices.known:
                 continue
             yield self._remark(one.start, name, "is a device of which this draft has no fact: say so, or leave it out")
 

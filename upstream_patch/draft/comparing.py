@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 _THE = r"(?:the|this|our|my)\s(?:\w+\s)?(?:change|patch|PR|pull request|series|kernel)"
 _ARMS: Mapping[str, str] = {
-    "ours": rf"ours|our\s(?:\w+\s)?(?:kernel|version|route|arm)|(?:the\s)?(?:new|patched|proposed)\s(?:kernel|version|build)"
+    "ours": rf"ours|our\s(?:\w+\s)?(?:kernel|version|route|arm)|(?:the\s)?(?:new|patched|proposed)\s(?:kernel"
+    rf"|version|build)"
     rf"|patched|(?:with|after)\s{_THE}|small_m",
-    "stock": r"stock(?:'s)?|baseline|unpatched|vanilla|MLX's\sown(?:\s\w+)?|(?:today's|released|current|upstream|stock)\sMLX"
+    "stock": r"stock(?:'s)?|baseline|unpatched|vanilla|MLX's\sown(?:\s\w+)?|(?:today's|released|current|upstream"
+    r"|stock)\sMLX"
     rf"|on\smain|main\sbranch|(?:before|without)\s{_THE}|qmv",
     "folded": r"folded|folding(?:\salone)?",
     "peer": r"PyTorch(?:'s)?|torch|tinygemm|prepacked",
@@ -19,7 +22,8 @@ _ARM = re.compile(
     "|".join(rf"(?P<{name}>(?<![\w-])(?:{words})(?![\w-]))" for name, words in _ARMS.items()), re.IGNORECASE
 )
 _OBJECT = re.compile(
-    r"\b(?:than|over|against|versus|vs\.?|(?:relative|compared)\s(?:to|with)|beats?|outperforms?|outpaces?|surpass(?:es)?|of|as)"
+    r"\b(?:than|over|against|versus|vs\.?|(?:relative|compared)\s(?:to|with)|beats?|outperforms?|outpaces?"
+    r"|surpass(?:es)?|of|as)"
     r"(?:\s(?:that\sof|of|the|with|on|as))*\s+$",
     re.IGNORECASE,
 )
@@ -28,16 +32,20 @@ _TIME = r"(?:time|latency|cost|duration)"
 _WORSE = re.compile(
     r"\b(?:slower|slow-?downs?|longer|worse|regress\w*|los(?:es|ing)|as\s(?:long|slow)"
     rf"|(?:more|higher|larger|increased?)\s{_TIME}|(?:less|lower|fewer)\s(?:throughput|bandwidth|tokens|tok/s)"
+    r"|(?:throughput|bandwidth|tokens?|speed)\s(?:\w+\s)?(?:drops?|falls?|shrinks?|decreas\w*)"
     rf"|(?<=x\s)the\s(?:\w+\s)?{_TIME}|(?<=times\s)the\s(?:\w+\s)?{_TIME})\b",
     re.IGNORECASE,
 )
 _BETTER = re.compile(
-    r"\b(?:faster|quicker|sooner|speed-?ups?|speeds?\sup|sped\sup|gain(?:s|ed)?|improv\w+|outperform\w*|outpac\w+|surpass\w*"
-    r"|beats?|better|cheaper|shorter|as\sfast|fewer|less|lower|reduc\w+|saves?|saved|cuts?|more|higher)\b",
+    r"\b(?:faster|quicker|sooner|speed-?ups?|speeds?\sup|sped\sup|gain(?:s|ed)?|improv\w+|outperform\w*|outpac\w+"
+    r"|surpass\w*"
+    r"|beats?|better|cheaper|shorter|as\sfast|fewer|less|lower|reduc\w+|saves?|saved|cuts?|drops?|falls?|shrinks?|decreas\w*|more|higher)\b",
     re.IGNORECASE,
 )
 _DENIED = re.compile(r"\b(?:not|never|no|isn't|aren't|without)\s(?:any\s|a\s|much\s|been\s|getting\s)*$", re.IGNORECASE)
-_LOSS = re.compile(r"\b(?:less|lower|shorter|reduc\w*|saves?|saved|fewer|cuts?)\b", re.IGNORECASE)
+_LOSS = re.compile(
+    r"\b(?:less|lower|shorter|reduc\w*|saves?|saved|fewer|cuts?|drops?|falls?|shrinks?|decreas\w*)\b", re.IGNORECASE
+)
 _GAIN = re.compile(r"\b(?:faster|quicker|more|higher|gains?|improv\w*|speed-?ups?)\b", re.IGNORECASE)
 _OF_TIME = re.compile(rf"\b(?:{_TIME}s?|as\slong|as\smuch)\b", re.IGNORECASE)
 
@@ -64,7 +72,8 @@ def compare(text: str, clause: tuple[int, int]) -> Comparison:
     """Of a clause of a sentence; what it leaves out is looked for in the whole of it."""
     here = text[slice(*clause)]
     signs = _signs(here) or _signs(text)
-    mine = {name for name, is_object in _arms(here) if not is_object or _CONTRAST.match(here)}
+    contrast = _CONTRAST.match(here) and ":" not in here
+    mine = {name for name, is_object in _arms(here) if not is_object or contrast}
     others = {name for name, is_object in _arms(text) if is_object}
     subject = next(iter(mine)) if len(mine) == 1 else ""
     flipped = "ours" in others or (subject not in ("", "ours") and not _CONTRAST.match(here))
@@ -78,6 +87,16 @@ def compare(text: str, clause: tuple[int, int]) -> Comparison:
         loss=bool(_LOSS.search(here)),
         of_time=bool(_OF_TIME.search(here)),
     )
+
+
+def pairs(text: str) -> list[tuple[int, int]]:
+    """Where two arms are named in one breath: ``stock and ours``."""
+    found = list(_ARM.finditer(text))
+    return [
+        (one.start(), then.end())
+        for one, then in pairwise(found)
+        if re.fullmatch(r"\s*(?:,|and|or|/)\s*(?:with\s)?", text[one.end() : then.start()])
+    ]
 
 
 def _arms(words: str) -> list[tuple[str, bool]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from upstream_patch.records.facts import Fact
 from upstream_patch.records.provenance import HOSTS
@@ -20,9 +20,11 @@ _NAME = "|".join(
         r"(?i:Radeon|Instinct|Quadro|Tesla|Titan|Jetson|Arc|Adreno|Mali)\s(?:[A-Z]*\d\w*|[A-Z][a-z]+)",
         r"RX\s?\d{4}\w*|(?:Ryzen|EPYC|Xeon)(?:\s[\w+]*\d\w*)*|Orin|Thor|Xavier|Trainium\d?|Snapdragon",
         r"(?i:M[1-9](?:\s(?:Pro|Max|Ultra)))|[Mm][1-9](?!\s*[=x\u00d7])|A1[0-9]\s(?:Pro|Bionic)",
-        r"(?i:DGX|HGX)(?:\s(?:Spark|Station|\w*\d\w*))?|Spark(?=\s|$)|MacBook(?:\s(?:Pro|Air))?|Mac\s(?:Studio|mini|Pro)",
+        r"(?i:DGX|HGX)(?:\s(?:Spark|Station|\w*\d\w*))?|Spark(?=\s|$)|MacBook(?:\s(?:Pro|Air))?|Mac\s(?:Studio|mini"
+        r"|Pro)",
         r"(?:NVIDIA|AMD|Intel)\s(?!CUDA|MLX)[A-Z]+\s?\d\w*|i(?:Phone|Pad)(?:\s\d+)?|Raspberry Pi(?:\s\d)?",
-        r"(?i:sm_?\d{2,3}[af]?)|(?i:compute capability)\s\d+\.\d|Hopper|Blackwell|Ampere|Ada(?:\sLovelace)?|Volta|Turing|RDNA\s?\d?|CDNA\s?\d?",
+        r"(?i:sm_?\d{2,3}[af]?)|(?i:compute capability)\s\d+\.\d|Hopper|Blackwell|Ampere|Ada(?:\sLovelace)?|Volta"
+        r"|Turing|RDNA\s?\d?|CDNA\s?\d?",
         r"gfx\d{3,4}\w?|[pg]\d[a-z]*\.\d*x?large",
     )
 )
@@ -35,7 +37,7 @@ class Devices:
 
     def __init__(self, facts: Sequence[Fact]) -> None:
         named = {product: host for host, product in HOSTS.items()} | {host: host for host in HOSTS} | _ALIASES
-        named |= {
+        named |= {fact.host: fact.host for fact in facts} | {
             str(fact.value): fact.host for fact in facts if fact.id.startswith("record.") and fact.id.endswith(".gpu")
         }
         named |= {_VENDOR.sub("", name): host for name, host in named.items()}
@@ -44,7 +46,7 @@ class Devices:
         """Hosts that facts are of."""
         whole = "|".join(re.escape(name) for name in sorted(named, key=len, reverse=True))
         vendor, count = r"(?:NVIDIA\s|Apple\s|AMD\s|Intel\s)?", r"(?:\d+\s?[x\u00d7]\s?)?"
-        name = rf"(?:(?i:{whole})|{vendor}(?:{_NAME}))"
+        name = rf"(?:{vendor}(?:{_NAME})|(?i:{whole}))"
         self._pattern = re.compile(rf"(?<![\w.]){count}{name}{_TAIL}{_LIKE}s?(?![\w%])")
 
     def find(self, words: str) -> list[re.Match[str]]:

@@ -69,6 +69,10 @@ class Document:
 
         return environment.get_template(f"{self.name}.md.j2").render(blocks=filled, hole=hole, device=given.device)
 
+    def about(self, work: Path) -> str:
+        """The host that all of it is about; empty where it is about several."""
+        return (inputs.read(work, "device", inputs.Named) or inputs.Named()).host if "device" in self.blocks else ""
+
     def title(self, text: str) -> str:
         """What a person wrote as the title, in one line, led by ``prefix`` once; empty where nothing is there."""
         words = " ".join(holes.answer(text, "title").split())

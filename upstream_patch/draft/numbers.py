@@ -36,14 +36,11 @@ COUNTED: Mapping[str, tuple[str, ...]] = {
 """What is counted -> the last part of the ids of the facts that count it."""
 _NOUN = "|".join(COUNTED)
 UNIT = "|".join(re.escape(name) for name in sorted(UNITS, key=len, reverse=True))
-WORDS = {
-    **{
-        word: value
-        for value, word in enumerate("two three four five six seven eight nine ten eleven twelve".split(), 2)
-    },
-    **{word: value for value, word in enumerate("thirteen fourteen fifteen sixteen seventeen".split(), 13)},
-    **{"one": 1, "eighteen": 18, "nineteen": 19, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60},
-    **{"seventy": 70, "eighty": 80, "ninety": 90, "hundred": 100, "thousand": 1000, "dozen": 12, "million": 1_000_000},
+WORDS: Mapping[str, int] = {
+    **{"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10},
+    **{"eleven": 11, "twelve": 12, "dozen": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16},
+    **{"seventeen": 17, "eighteen": 18, "nineteen": 19, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50},
+    **{"sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90, "hundred": 100, "thousand": 1000, "million": 1_000_000},
 }
 SPELLED = "|".join(sorted(WORDS, key=len, reverse=True))
 _PARTS = {
@@ -72,7 +69,8 @@ _DIGITS = re.compile(
 )
 _SPELLED = re.compile(
     rf"(?<![\w-])(?:(?:a|an)\s)?(?P<word>{SPELLED})[\s-]?(?P<unit>times|fold|percent|per cent|x)\b"
-    rf"|(?<![\w-])(?P<worth>{SPELLED})\s(?P<of>{UNIT})(?![\w/])",
+    rf"|(?<![\w-])(?P<worth>{SPELLED})\s(?P<of>{UNIT})(?![\w/])"
+    rf"|\bfactors?\sof\s(?:about\s|over\s|nearly\s)?(?P<plain>{SPELLED})\b(?!\s(?:{UNIT}))",
     re.IGNORECASE,
 )
 _COMPARED = r"(?:as|the|that|what|its|their|faster|slower|more|less|longer|shorter|higher|lower|better|stock|ours|of)\b"
@@ -80,8 +78,8 @@ _RATIOS = re.compile(
     rf"\b(?P<twice>twice)(?=\s+{_COMPARED})|\b(?:is|was|be|by|nearly|about|almost|over|than)\s(?P<twice2>twice)\b"
     r"|\b(?P<multiple>doubl|tripl|quadrupl)(?:es?|ed|ing)\b(?![- ]?(?:precision|buffer|check|quant|quot|click|colon))"
     r"|\b(?:in|by)\s(?P<half2>half)\b|\b(?P<halve>halv)(?:es?|ed|ing)\b"
-    r"|\b(?P<half>half)\s(?:as|that|of (?:the|its|stock|what)|(?:the|its|their|stock's|of)(?:\s\w+)?"
-    r"\s(?:time|speed|bandwidth|throughput|bytes|traffic|latency|cost|probe|peak|rate|reads?|tokens)|(?:the|of)\stime)\b"
+    r"|\b(?P<half>half)\s(?:as\s|that\b|of\s(?:stock|ours|what|that)\b|(?:of\s)?(?:the|its|their|stock's)?\s?(?:\w+\s)?"
+    r"(?:time|speed|bandwidth|throughput|bytes|traffic|latency|cost|probe|peak|rate|reads?|tokens)\b)"
     rf"|\b(?P<top>an?|{SPELLED})[\s-](?P<part>third|quarter|fifth|sixth|seventh|eighth|tenth)s?\s(?:of|the|as|that)\b"
     rf"|\b(?:(?P<tens>{SPELLED}|an?|\d)\s)?(?P<order>orders?[- ]of[- ]magnitude)\b",
     re.IGNORECASE,
@@ -90,7 +88,7 @@ _FACTOR = re.compile(
     r"\b(?:factors?|ratios?|speed-?ups?|gains?)(?:\s(?:of|is|was|by|from|between|up to|over))*[\s:=]*$", re.I
 )
 _ABOUT = re.compile(r"(?:about|around|roughly|nearly|almost|some|approximately|circa|~|\u2248)\s*(?:an?\s)?$", re.I)
-_OVER = re.compile(r"(?:over|above|more than|beyond|exceed(?:s|ing)?|>|>=|\u2265)\s*(?:an?\s)?$", re.I)
+_OVER = re.compile(r"(?:over|above|more than|beyond|exceed(?:s|ing)?|(?<!-)>|>=|\u2265)\s*(?:an?\s)?$", re.I)
 _UNDER = re.compile(r"(?:under|below|less than|fewer than|within|<|<=|\u2264)\s*(?:an?\s)?$", re.I)
 _MOST = re.compile(r"(?:up to|as much as|at most|no more than|max(?:imum)?(?: of)?)\s*(?:about\s|~)?$", re.I)
 _LEAST = re.compile(r"(?:at least|no less than|min(?:imum)?(?: of)?)\s*(?:about\s|~)?$", re.I)
@@ -149,9 +147,8 @@ def _written(words: str) -> Iterator[Number]:
             low, high, unit = 0.9 * value, 1.1 * value, unit or "ratio"
         else:
             low, high, bound = _rounded(match["amount"] or match["by"], before)
-            if name == "times" and low == int(low + 0.5) - 0.5 and _REPEATED.search(before):
-                if not re.match(rf"\s+{_COMPARED}", words[match.end() :]):
-                    continue
+            if name == "times" and match["amount"].isdigit() and _repeats(words, *match.span()):
+                continue
         if not unit and not noun and _FACTOR.search(_bare(before)):
             unit = "ratio"
         said = " ".join(part for part in (match.group().removesuffix(name).strip(), name) if part)
@@ -161,11 +158,11 @@ def _written(words: str) -> Iterator[Number]:
 
 def _spelled(words: str) -> Iterator[Number]:
     for match in _SPELLED.finditer(words):
-        name = (match["unit"] or match["of"]).lower() if match["unit"] else match["of"]
+        name = match["of"] or (match["unit"] or "times").lower()
         before = words[: match.start()]
-        if name == "times" and _REPEATED.search(before) and not re.match(rf"\s+{_COMPARED}", words[match.end() :]):
+        if match["unit"] and name == "times" and _repeats(words, *match.span()):
             continue
-        low, high, bound = _rounded(str(WORDS[(match["word"] or match["worth"]).lower()]), before)
+        low, high, bound = _rounded(str(WORDS[(match["word"] or match["worth"] or match["plain"]).lower()]), before)
         unit, factor = UNITS[name]
         yield Number(*match.span(), match.group(), unit, low * factor, high * factor, "", bound, factor, match.start())
     for match in _RATIOS.finditer(words):
@@ -185,6 +182,11 @@ def _spelled(words: str) -> Iterator[Number]:
         else:
             low, high, bound = _rounded(str(_TIMES[match[part].lower().removesuffix("2")]), before)
         yield Number(*match.span(), match.group(), "ratio", low, high, "", bound, 0.0, match.start())
+
+
+def _repeats(words: str, start: int, end: int) -> bool:
+    """Whether ``three times`` says how often something was done."""
+    return bool(_REPEATED.search(words[:start])) and not re.match(rf"\s+{_COMPARED}", words[end:])
 
 
 def _count(word: str | None) -> int:
@@ -219,7 +221,7 @@ def _rounded(amount: str, before: str) -> tuple[float, float, str]:
     if _MOST.search(before):
         bound = "most"
     elif _LEAST.search(before):
-        bound, low, high = "least", value, max(value + step, min(value + coarse, 2 * value))
+        bound, low, high = "least", value - min(step / 2, value / 50), max(value + step, min(value + coarse, 2 * value))
     elif _ABOUT.search(before):
         loose = min(coarse / 2, max(value / 20, step / 2))
         low, high = value - loose, value + loose

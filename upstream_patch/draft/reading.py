@@ -7,14 +7,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from upstream_patch.draft import comparing
 from upstream_patch.draft.devices import Devices
 from upstream_patch.draft.numbers import COUNTED, SPELLED, UNIT, WORDS, Number, numbers
 from upstream_patch.problem import BITS, GROUPS
 
-_NO_CLAIM = rf"(?![.,]?\d)(?!(?:\.\d+)?[\s-]?(?:{UNIT})(?![\w/]))(?!(?:\s[a-z-]+)?\s(?:{'|'.join(COUNTED)})(?:e?s)?\b)"
+_NO_CLAIM = (
+    rf"(?![.,]?\d|[a-zA-Z])(?!(?:\.\d+)?[\s-]?(?:{UNIT})(?![\w/]))(?!(?:\s[a-z-]+)?\s(?:{'|'.join(COUNTED)})(?:e?s)?\b)"
+)
 """What follows a size: a number with a unit is none."""
 _ONE = r"\d+(?:,\d{3}(?!\d))*"
-_LIST = rf"(?P<sizes>{_ONE}(?:\s*(?:to|through|\.{{2,3}}|-|\u2013|,|/|,?\s*and|,?\s*or|and\sM\s=)\s*{_ONE}{_NO_CLAIM})*){_NO_CLAIM}"
+_THEN = r"(?:to|through|\.{2,3}|-|\u2013|,|/|,?\s*and|,?\s*or|and\sM\s=)"
+_LIST = rf"(?P<sizes>{_ONE}(?:\s*{_THEN}\s*{_ONE}{_NO_CLAIM})*){_NO_CLAIM}"
 _IS = r"\s*(?P<sign>=+|in|of|from|is|up to|at|<=?|>=?|\u2264|\u2265)\s*[\[{(]?"
 _MANY = rf"(?:{_LIST}|(?<![\w-])(?P<word>a single|{SPELLED}))"
 _USERS = r"(?:clients?|sequences?|users?|streams?|requests?|prompts?)\b"
@@ -27,9 +31,14 @@ _SIZED: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("m", re.compile(rf"(?<![\w.,]){_MANY}[\s-]rows?\b", re.IGNORECASE)),
     ("batch", re.compile(rf"(?<![\w.,]){_MANY}[\s-](?:\w+\s)?{_USERS}", re.IGNORECASE)),
     ("batch", re.compile(rf"\bbatch(?:es|[- ]sizes?)?(?:\s(?:of|is))?\s*=?\s*{_LIST}", re.IGNORECASE)),
+    ("for", re.compile(rf"\bfor\s{_MANY}(?!\s\w+\sof)", re.IGNORECASE)),
     ("bits", re.compile(rf"(?<![\w.,]){_MANY}[\s-]bits?\b", re.IGNORECASE)),
-    ("group_size", re.compile(rf"\bgroup(?:s|[- ]sizes?)?(?:\s(?:of|is))?\s*=?\s*{_LIST}", re.IGNORECASE)),
+    (
+        "group_size",
+        re.compile(rf"\bgroup(?:s|[- ]sizes?)?(?:\s(?:of|is|other\sthan|up\sto|from))?\s*=?\s*{_LIST}", re.IGNORECASE),
+    ),
 )
+_OF_ROWS = re.compile(r"\brows?\b|(?<!\w)M\s*[=<>\u2264\u2265]")
 _SHAPES = re.compile(
     rf"(?<![\w.,])(?P<k>{_ONE})\s*(?:[x\u00d7]|by)\s*(?P<n>{_ONE})(?:\s*[x\u00d7]\s*(?P<more>{_ONE}))?{_NO_CLAIM}(?!\w)"
 )
@@ -43,27 +52,32 @@ _SETTLED = tuple(
         r"\[\s*(?:[\w*/]+\s*,\s*)+[\w*/]+\s*\]|\[\d{1,4}\](?=\s*[,.;]|\s*$)",  # a shape of a tensor, a footnote
         r"\[\^[^\]\n]*\]",
         r"(?<![\w/])(?:[\w.-]+/[\w.-]+)?#\d+|\bGH-\d+",
-        r"\b\d{4}-\d\d(?:-\d\d)?\b|\b(?:in|since|of|by|until|from|late|early|mid)[\s-]20\d\d\b|\b\d\d?:\d\d\b",
-        r"\b(?:\d{1,2}\s)?(?:Jan|Feb|Mar|Apr|May|June?|July?|Aug|Sept?|Oct|Nov|Dec)[a-z]*\.?\s\d{1,4}(?:,?\s\d{4})?\b",
+        r"\b\d{4}-\d\d(?:-\d\d)?\b|\b(?:in|since|of|by|until|from|late|early|mid)[\s-]20\d\d\b(?!-\d)|\b\d\d?:\d\d\b",
+        r"\b(?:\d\d?\s)?(?-i:Jan(?:uary)?|Feb(?:ruary)?|March|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept(?:ember)?"
+        r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\s(?:\d\d?,\s)?20\d\d\b",
         r"(?<!\w)v?\d+\.\d+\.\d+(?:[.+-]?\w+)*",
         r"\b(?:CUDA|MLX|mlx-lm|Python|macOS|driver|Xcode|Metal|PyTorch|version|compute|ncu|nvcc|gcc|clang|PTX|Ubuntu"
-        r"|Linux|kernel|toolkit|glibc|cuDNN|numpy|CMake|OpenAI|GPT|Claude|Gemini|Sonnet|Opus|Codex)[\s-]v?\d+(?:\.\d+)*\b",
+        r"|Linux|kernel|toolkit|glibc|cuDNN|numpy|CMake|OpenAI|GPT|Claude|Gemini|Sonnet|Opus"
+        r"|Codex)[\s-]v?\d+(?:\.\d+)*\b",
         r"\bC\+\+\d\d|\bISO \d+",
         r"\b(?:llama|gemma|qwen|mistral|phi|mixtral|deepseek)[\w.-]*(?:\s\d+(?:\.\d+)*)?(?:[\s-]\d+(?:\.\d+)?[bB]\b)?",
         r"\b\d+(?:\.\d+)?B(?=[\s-](?:models?|parameters?|params|weights|llama|qwen))",
-        r"\b\d+(?:\s*(?:to|and|or|-|\u2013)\s*\d+)?[\s-](?:columns?|vectors?|tokens?(?!/|\sper|\sa\ssecond)|threads?|warps?"
+        r"\b\d+(?:\s*(?:to|and|or|-|\u2013)\s*\d+)?[\s-](?:columns?|vectors?|tokens?(?!/|\sper|\sa\ssecond)|threads?"
+        r"|warps?"
         r"|lanes?|stages?|tiles?|layers?|heads?|lines?|simdgroups?)\b",
-        r"\b(?:step|section|figure|fig\.|table|lines?|option|point|part|item|page|chapter|issue|PR|pull request|layer|axis"
+        r"\b(?:step|section|figure|fig\.|table|lines?|option|point|part|item|page|chapter|issue|PR|pull request"
+        r"|layer|axis"
         r"|rule|appendix|note|tile|phase)\s#?\d+(?:\.\d+)*\b",
         r"\b\d+(?:st|nd|rd|th)\b|\b[1-4]-?D\b",
         r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b",
         r"(?<!\w)(?:[A-Z]|\d+)\s*[x\u00d7]\s*[A-Z](?!\w)|(?<!\w)[A-Z]\s*[x\u00d7]\s*\d+(?!\.?\d)",
-        r"^\s*(?:>\s*)*(?:[-*+]\s+)?(?:#+\s+)?(?:\d+(?:\.\d+)*[.)]|\d+\.\d+)\s",
+        r"^\s*(?:>\s*)*(?:[-*+]\s+)?(?:#+\s+)?(?:\d+(?:\.\d+)*[.)](?:\s|$)|\d+\.\d+\s(?!(?:" + UNIT + r")(?![\w/])))",
     )
 )
 """No claims: shapes, versions, references, dates, names, what a kernel is made of, list markers."""
 _BREAK = re.compile(
-    r"[;\u2014]|,(?!\d)|\s[-\u2013]+\s|\b(?:and|but|or|while|whereas|where|versus|vs\.?|against|compared|than|instead|rather"
+    r"[;\u2014]|,(?!\d)|\s[-\u2013]+\s|\b(?:and|but|or|while|whereas|where|versus|vs\.?|against|compared|than"
+    r"|instead|rather"
     r"|yet|although|though|from|to|after|before)\b|[()|]|->|\u2192",
     re.IGNORECASE,
 )
@@ -116,10 +130,16 @@ class Reading:
         for match in self.devices.find(words):
             found.append(Mention("device", (match.group(),), *match.span()))
         words = _blank(words, found)
+        hosts = {self.devices.host(str(name)) for one in found for name in one.said}
+        found = [one for one in found if self.devices.member(str(*one.said)) not in hosts - {None}]
         for pattern in _SETTLED[:8]:
             words = pattern.sub(lambda match: " " * len(match.group()), words)
         for kind, pattern in _SIZED:
-            mine = [Mention(kind, _sizes(match), *match.span()) for match in pattern.finditer(words)]
+            if kind == "for" and not _OF_ROWS.search(self.text):
+                continue
+            mine = [
+                Mention(kind.replace("for", "m"), _sizes(match), *match.span()) for match in pattern.finditer(words)
+            ]
             words, found = _blank(words, mine), [*found, *mine]
         mine = [
             Mention("shape" if not match["more"] else "", _shape(match), *match.span())
@@ -144,10 +164,11 @@ class Reading:
     @cached_property
     def clauses(self) -> list[tuple[int, int]]:
         """Parts of the sentence that stand for themselves."""
-        whole = [(one.start, one.end) for one in (*self.numbers, *self.mentions)]
+        whole = [(one.start, one.end) for one in self.numbers] + [(one.start, one.end) for one in self.mentions]
         for run in {one.run for one in self.numbers}:
             alike = [one for one in self.numbers if one.run == run]
             whole.append((alike[0].start, alike[-1].end))
+        whole += comparing.pairs(self.text)
         whole += [(group[0].start, group[-1].end) for group in self._groups()]
         cuts = [
             match.start()

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from upstream_patch.draft.comparing import Comparison
 from upstream_patch.draft.numbers import Number
-from upstream_patch.draft.reading import Scope
+from upstream_patch.draft.reading import SHAPED, Scope
 from upstream_patch.problem import Problem, parse_problem
 from upstream_patch.records.facts import Fact
 
 _BATCH = re.compile(r"decode\..+\.B(\d+)\.")
 _SPEEDUP = re.compile(r"speedup(?:_over_folded)?(?:_low|_high)?$")
 _FRACTION = re.compile(r"_(?:fraction|share)$")
+_WORDS: Mapping[str, re.Pattern[str]] = {
+    "probe": re.compile(r"\b(?:probe|read\w*|bandwidth|memory|floor|empty|launch\w*)\b", re.IGNORECASE),
+    "record": re.compile(r"\b(?:probe|read\w*|bandwidth|memory|floor|empty|launch\w*)\b", re.IGNORECASE),
+    "host": re.compile(r"\b(?:hosts?(?:'s)?|calls?|Python|build\w*|enqueu\w*|CPU|overhead)\b", re.IGNORECASE),
+    "peer": re.compile(
+        r"\b(?:PyTorch(?:'s)?|torch|tinygemm|prepacked|peers?|other (?:kernel|library))\b", re.IGNORECASE
+    ),
+    "hot": re.compile(r"\b(?:hot|warm|cached?|L2|resident)\b", re.IGNORECASE),
+    "chain": re.compile(
+        r"\b(?:chain\w*|depend\w*|wait\w*|serial\w*|in turn|one by|after the other|decod\w*)\b",
+        re.IGNORECASE,
+    ),
+    **dict.fromkeys(("b1k", "1mk"), re.compile(r"\b(?:decod\w*|batch\w*|clients?|sequences?|B\s?=)|\[", re.IGNORECASE)),
+    "share": re.compile(
+        r"\b(?:probe|bandwidth|peak|roof\w*|memory|DRAM|shares?|fraction|part of|spends?|spent|of a step|matmuls?)\b",
+        re.IGNORECASE,
+    ),
+}
+"""What a text must speak of to state a fact of no problem, another library, another protocol or layout, or a share."""
 _ARM = re.compile(r"\.(stock|ours|folded|peer)(?=[._])")
 
 
@@ -63,6 +82,8 @@ def _speedup(value: float, told: Comparison) -> Iterator[tuple[str, float]]:
         yield "ratio", value
         if told.of_time:
             yield "ratio", 1 / value
+    if told.of_time and not told.direction:
+        yield "percent", 100 / value
     if worse:
         yield "ratio", 1 / value
         if value < 1:
@@ -88,14 +109,44 @@ def pinned(pins: Sequence[tuple[str, str]], known: Mapping[str, Fact], told: Com
     return found
 
 
-def fits(one: Known, scope: Scope, told: Comparison) -> bool:
-    """Whether a fact is about what a number is said of, and of its arm."""
+def totals(facts: Sequence[Fact]) -> list[Fact]:
+    """Counts over all dtypes, and over all tools, of a host."""
+    parts: dict[tuple[str, str, str], list[Fact]] = {}
+    for fact in facts:
+        family, _, rest = fact.id.partition(".")
+        if family in ("correctness", "sanitizer") and rest.count(".") == 2 and fact.unit == "count":
+            parts.setdefault((family, fact.host, fact.id.rpartition(".")[2]), []).append(fact)
+    return [
+        replace(
+            alike[0],
+            id=f"{family}.{host}.*.{name}",
+            value=sum(float(fact.value) for fact in alike),
+            stale=any(fact.stale for fact in alike),
+        )
+        for (family, host, name), alike in parts.items()
+        if len(alike) > 1
+    ]
+
+
+def fits(one: Known, scope: Scope, told: Comparison, text: str) -> bool:
+    """Whether a fact is about what a number is said of, of its arm, and of what the sentence speaks of."""
+    if any(not _WORDS[about].search(text) for about in _abouts(one.fact.id)):
+        return False
     arm = _ARM.search(one.fact.id)
     if arm and told.arm and arm[1] != told.arm and not _SPEEDUP.search(one.fact.id):
         return False
     if _SPEEDUP.search(one.fact.id) and told.other and told.other != _other(one.fact.id):
         return False
     return _of(one, scope)
+
+
+def _abouts(fact_id: str) -> Iterator[str]:
+    """What sets a fact apart from the plain times: its family, protocol, layout, or that it is a share."""
+    _, rest = _placed(fact_id)
+    parts = rest.split(".")
+    yield from (part for part in (parts[0], *parts[2:-1]) if part in _WORDS)
+    if _FRACTION.search(fact_id):
+        yield "share"
 
 
 def _other(fact_id: str) -> str:
@@ -108,7 +159,9 @@ def _other(fact_id: str) -> str:
 def _of(one: Known, scope: Scope) -> bool:
     sizes = scope.sizes
     if one.batch is not None:
-        return "batch" not in sizes or one.batch in sizes["batch"]
+        if "batch" not in sizes and any(kind in sizes for kind in SHAPED):
+            return False
+        return one.batch in sizes.get("batch", sizes.get("m", {one.batch}))
     problem = one.problem
     if problem is None:
         return True
