@@ -168,14 +168,15 @@ class _Judge:
             return self._remark(number.start, number.words, what, _show(hits[0]), stale=True)
         elsewhere = [one for one in alike if _within(number, one.value)]
         named = " or ".join(hosts.values())
-        if hosts and not any(one.fact.host in hosts for one in readings):
-            what = f"is said of {named}, of which this draft has no {'such ' if self._any(hosts) else ''}fact"
-            return self._remark(number.start, number.words, what, _nearest(number, elsewhere))
-        if hosts and elsewhere:
+        if hosts and not any(host in self.reading.devices.known for host in hosts):
+            what = f"is said of {named}, of which this draft has no fact"
+        elif hosts and elsewhere:
             what = f"is a fact of another device than {named}"
-            return self._remark(number.start, number.words, what, _nearest(number, elsewhere))
-        what = "is no fact" if number.unit else "has no unit, and is no fact"
-        return self._remark(number.start, number.words, what, _nearest(number, here))
+        elif hosts and not any(one.fact.host in hosts for one in readings):
+            what = f"is said of {named}, of which this draft has no such fact"
+        else:
+            what = "is no fact" if number.unit else "has no unit, and is no fact"
+        return self._remark(number.start, number.words, what, _nearest(number, elsewhere or here))
 
     def _alike(self, one: Known, number: Number) -> bool:
         if not number.unit:
@@ -183,9 +184,6 @@ class _Judge:
         if number.noun and one.unit == "count":
             return one.fact.id.rpartition(".")[2] in COUNTED[number.noun]
         return one.unit == number.unit
-
-    def _any(self, hosts: dict[str | None, str]) -> bool:
-        return any(host in self.reading.devices.known for host in hosts)
 
     def _across(self, number: Number) -> bool:
         """Whether a ratio is of one device to another."""

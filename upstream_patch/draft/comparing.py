@@ -65,7 +65,9 @@ class Comparison:
     loss: bool
     """... or of what it is saved from (less)."""
     of_time: bool
-    """It may be the quotient of times, ours over the other's."""
+    """It may be the quotient of times, ours over the other's ..."""
+    share: bool
+    """... and, where nothing is called more or less, so may a percentage."""
 
 
 def compare(text: str, clause: tuple[int, int]) -> Comparison:
@@ -86,6 +88,7 @@ def compare(text: str, clause: tuple[int, int]) -> Comparison:
         gain=bool(_GAIN.search(here)),
         loss=bool(_LOSS.search(here)),
         of_time=bool(_OF_TIME.search(here)),
+        share=bool(_OF_TIME.search(here)) and not _signs(here),
     )
 
 

@@ -82,7 +82,7 @@ def _speedup(value: float, told: Comparison) -> Iterator[tuple[str, float]]:
         yield "ratio", value
         if told.of_time:
             yield "ratio", 1 / value
-    if told.of_time and not told.direction:
+    if told.share:
         yield "percent", 100 / value
     if worse:
         yield "ratio", 1 / value

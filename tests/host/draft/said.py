@@ -32,9 +32,21 @@ FACTS = [
     fact("decode.h200.llama-3.1-8b.B8.ours_ms_step", 3.81, "ms"),
     fact(f"{STEM.replace('h200', 'gb10')}.M2.ours_us", 111.0, "us", stale=True),
     fact("record.h200-1.gpu", "NVIDIA H200", "text"),
+    fact(f"{STEM}.M7.verdict", "FASTER", "text"),
+    fact("small_m.h200.4096x14336.b4.g64.bf16.M8.verdict", "SLOWER", "text"),
+    fact(f"{STEM}.M7.hot.stock_us", 61.5, "us"),
+    fact("small_m.h200.4096x128256.b4.g64.bf16.M7.speedup", 26.8, "ratio"),
+    fact("small_m.h200.4096x14336.b8.g64.bf16.M8.stock_us", 850.1, "us"),
+    fact("peer.h200.4096x4096.b4.g64.bf16.M1.peer_us", 14.9, "us"),
+    fact("peer.h200.4096x4096.b4.g64.bf16.M1.speedup", 2.01, "ratio"),
+    fact("host.h200.build.ours_us", 2.92, "us"),
+    fact("sanitizer.h200.memcheck.plants_found", 5, "count"),
+    fact("sanitizer.h200.racecheck.plants_found", 7, "count"),
+    fact("decode.h200.llama-3.1-8b.B8.stock_tok_s", 264.3, "tokens/s"),
+    fact("decode.h200.llama-3.1-8b.B8.speedup_over_folded", 1.7, "ratio"),
 ]
 
 
-def listed(prose: str) -> list[str]:
+def listed(prose: str, device: str = "") -> list[str]:
     """Remarks on it, in order."""
-    return [str(remark) for remark in claims.check(prose, FACTS)]
+    return [str(remark) for remark in claims.check(prose, FACTS, device)]
