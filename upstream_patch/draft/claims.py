@@ -124,16 +124,15 @@ class _Judge:
         told = compare(text, self.reading.clause(number.start))
         pinned = [one for one in stating.pinned(self.sentence.pins, self.known, told) if one.unit == number.unit]
         if not pinned and self._across(number):
-            return self._remark(
-                number.start,
-                number.words,
-                "compares two devices: pin the quotient of their facts, <!-- fact ID / ID -->",
-            )
+            what = "compares two devices: pin the quotient of their facts, <!-- fact ID / ID -->"
+            return self._remark(number.start, number.words, what)
+        words = stating.spoken(self.heard)
         readings = pinned or [
             one
             for fact in self.facts
+            if stating.fits(fact, scope, told, words)
             for one in stating.readings(fact, told)
-            if stating.fits(one, scope, told, self.heard)
+            if self._alike(one, number)
         ]
         hosts = {self.reading.devices.host(name): name for name in scope.devices}
         if pinned or len(hosts) < 2:
@@ -149,16 +148,13 @@ class _Judge:
         readings: Sequence[Known],
         hosts: dict[str | None, str],
     ) -> Remark | Match:
-        alike = [one for one in readings if self._alike(one, number)]
-        here = [one for one in alike if not hosts or one.fact.host in hosts]
+        here = [one for one in readings if not hosts or one.fact.host in hosts]
         hits = [one for one in here if _within(number, one.value)]
         if sound := [one for one in hits if not one.fact.stale]:
             if number.bound and (past := stating.past(sound, here, number)):
                 side = "largest" if number.bound == "most" else "smallest"
                 return self._remark(number.start, number.words, f"is not the {side}", _show(past))
-            if not (scope.named or number.bound or self.sentence.pins) and all(
-                one.problem or one.batch for one in sound
-            ):
+            if not (scope.named or number.bound or self.sentence.pins) and all(one.of_some for one in sound):
                 what = "names neither M, K x N nor B: say of which it is, pin the fact, or say `up to`"
                 return self._remark(number.start, number.words, what, _show(sound[0]))
             return Match(self.sentence.line_of(number.start), number.words, tuple(_show(one) for one in sound))
@@ -166,7 +162,7 @@ class _Judge:
             fact = hits[0].fact
             what = f"is a stale fact: renew it on {fact.host} with `{fact.command}`"
             return self._remark(number.start, number.words, what, _show(hits[0]), stale=True)
-        elsewhere = [one for one in alike if _within(number, one.value)]
+        elsewhere = [one for one in readings if _within(number, one.value)]
         named = " or ".join(hosts.values())
         if hosts and not any(host in self.reading.devices.known for host in hosts):
             what = f"is said of {named}, of which this draft has no fact"
@@ -217,15 +213,15 @@ class _Judge:
         found = [
             one
             for one in stating.verdicts(self.facts, scope, told)
-            if (not hosts or one.fact.host in hosts) and not one.fact.stale
+            if (not hosts or one.host in hosts) and not one.stale
         ]
         wanted = "FASTER" if told.direction > 0 else "SLOWER"
-        if wrong := [one for one in found if one.fact.value != wanted]:
-            shown = f"{wrong[0].fact.id} = {wrong[0].fact.value}"
+        if wrong := [one for one in found if one.value != wanted]:
+            shown = f"{wrong[0].id} = {wrong[0].value}"
             return self._remark(match.start(), match.group(), "is not so of all that it is said of", shown)
         if not found:
             return self._remark(match.start(), match.group(), "is said of problems of which there is no verdict")
-        told_by = tuple(f"{one.fact.id} = {one.fact.value}" for one in found)
+        told_by = tuple(f"{one.id} = {one.value}" for one in found)
         return Match(self.sentence.line_of(match.start()), match.group(), told_by)
 
     def _devices(self) -> Iterator[Remark]:

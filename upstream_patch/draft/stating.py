@@ -1,4 +1,4 @@
-"""How a fact may be stated: in which units, which way round, and of which problems."""
+"""How a fact may be stated: in which units, which way round, of which problems, and in what words."""
 
 from __future__ import annotations
 
@@ -16,26 +16,39 @@ from upstream_patch.records.facts import Fact
 _BATCH = re.compile(r"decode\..+\.B(\d+)\.")
 _SPEEDUP = re.compile(r"speedup(?:_over_folded)?(?:_low|_high)?$")
 _FRACTION = re.compile(r"_(?:fraction|share)$")
+_ARM = re.compile(r"\.(stock|ours|folded|peer)(?=[._])")
+_READ = r"\b(?:probe|read\w*|bandwidth|memory|floor|empty|launch\w*)\b"
+_TOGETHER = r"\b(?:decod\w*|batch\w*|clients?|sequences?|B\s?=)|\["
 _WORDS: Mapping[str, re.Pattern[str]] = {
-    "probe": re.compile(r"\b(?:probe|read\w*|bandwidth|memory|floor|empty|launch\w*)\b", re.IGNORECASE),
-    "record": re.compile(r"\b(?:probe|read\w*|bandwidth|memory|floor|empty|launch\w*)\b", re.IGNORECASE),
-    "host": re.compile(r"\b(?:hosts?(?:'s)?|calls?|Python|build\w*|enqueu\w*|CPU|overhead)\b", re.IGNORECASE),
-    "peer": re.compile(
-        r"\b(?:PyTorch(?:'s)?|torch|tinygemm|prepacked|peers?|other (?:kernel|library))\b", re.IGNORECASE
-    ),
-    "hot": re.compile(r"\b(?:hot|warm|cached?|L2|resident)\b", re.IGNORECASE),
-    "chain": re.compile(
-        r"\b(?:chain\w*|depend\w*|wait\w*|serial\w*|in turn|one by|after the other|decod\w*)\b",
-        re.IGNORECASE,
-    ),
-    **dict.fromkeys(("b1k", "1mk"), re.compile(r"\b(?:decod\w*|batch\w*|clients?|sequences?|B\s?=)|\[", re.IGNORECASE)),
-    "share": re.compile(
-        r"\b(?:probe|bandwidth|peak|roof\w*|memory|DRAM|shares?|fraction|part of|spends?|spent|of a step|matmuls?)\b",
-        re.IGNORECASE,
-    ),
+    name: re.compile(words, re.IGNORECASE)
+    for name, words in {
+        "probe": _READ,
+        "record": _READ,
+        "host": r"\b(?:hosts?(?:'s)?|calls?|Python|build\w*|enqueu\w*|CPU|overhead)\b",
+        "peer": r"\b(?:PyTorch(?:'s)?|torch|tinygemm|prepacked|peers?|other (?:kernel|library))\b",
+        "hot": r"\b(?:hot|warm|cached?|L2|resident)\b",
+        "chain": r"\b(?:chain\w*|depend\w*|wait\w*|serial\w*|in turn|one (?:after|by)|after the other|decod\w*)\b",
+        "b1k": _TOGETHER,
+        "1mk": _TOGETHER,
+        "share": r"\b(?:probe|bandwidth|peak|roof\w*|memory|DRAM|shares?|frac\w*|part of|spen[dt]s?|of a step|matmuls?)\b",
+    }.items()
 }
 """What a text must speak of to state a fact of no problem, another library, another protocol or layout, or a share."""
-_ARM = re.compile(r"\.(stock|ours|folded|peer)(?=[._])")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a fact's id says."""
+
+    problem: Problem | None
+    batch: int | None
+    arm: str
+    other: str
+    """What a speedup is over; empty of all else."""
+    kind: str
+    """Alike of facts that differ in their problem or batch only."""
+    needs: frozenset[str]
+    """Of ``_WORDS``."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +60,10 @@ class Known:
     value: float
 
     @property
-    def problem(self) -> Problem | None:
-        return _placed(self.fact.id)[0]
-
-    @property
-    def batch(self) -> int | None:
-        match = _BATCH.match(self.fact.id)
-        return int(match[1]) if match else None
-
-    @property
-    def kind(self) -> str:
-        """Alike of facts that differ in their problem or batch only."""
-        return re.sub(r"\.B\d+\.", ".", _placed(self.fact.id)[1])
+    def of_some(self) -> bool:
+        """It is of one problem, or of one number of clients."""
+        place = _place(self.fact.id)
+        return place.problem is not None or place.batch is not None
 
 
 def readings(fact: Fact, told: Comparison) -> Iterator[Known]:
@@ -66,12 +71,12 @@ def readings(fact: Fact, told: Comparison) -> Iterator[Known]:
     if isinstance(fact.value, str):
         return
     value = float(fact.value)
-    if _SPEEDUP.search(fact.id) and value > 0:
+    if _place(fact.id).other and value > 0:
         for unit, one in _speedup(value, told):
             yield Known(fact, unit, one)
         return
     yield Known(fact, "us", 1e3 * value) if fact.unit == "ms" else Known(fact, fact.unit, value)
-    if _FRACTION.search(fact.id):
+    if "share" in _place(fact.id).needs:
         yield Known(fact, "percent", 100 * value)
 
 
@@ -128,41 +133,27 @@ def totals(facts: Sequence[Fact]) -> list[Fact]:
     ]
 
 
-def fits(one: Known, scope: Scope, told: Comparison, text: str) -> bool:
-    """Whether a fact is about what a number is said of, of its arm, and of what the sentence speaks of."""
-    if any(not _WORDS[about].search(text) for about in _abouts(one.fact.id)):
+def spoken(text: str) -> frozenset[str]:
+    """Which of the special facts a text speaks of."""
+    return frozenset(name for name, pattern in _WORDS.items() if pattern.search(text))
+
+
+def fits(fact: Fact, scope: Scope, told: Comparison, words: frozenset[str]) -> bool:
+    """Whether a fact is about what a number is said of, of its arm, and of what the text speaks of (``spoken``)."""
+    place = _place(fact.id)
+    if not place.needs <= words or (place.other and told.other not in ("", place.other)):
         return False
-    arm = _ARM.search(one.fact.id)
-    if arm and told.arm and arm[1] != told.arm and not _SPEEDUP.search(one.fact.id):
+    if place.arm and told.arm not in ("", place.arm) and not place.other:
         return False
-    if _SPEEDUP.search(one.fact.id) and told.other and told.other != _other(one.fact.id):
-        return False
-    return _of(one, scope)
+    return _of(place, scope)
 
 
-def _abouts(fact_id: str) -> Iterator[str]:
-    """What sets a fact apart from the plain times: its family, protocol, layout, or that it is a share."""
-    _, rest = _placed(fact_id)
-    parts = rest.split(".")
-    yield from (part for part in (parts[0], *parts[2:-1]) if part in _WORDS)
-    if _FRACTION.search(fact_id):
-        yield "share"
-
-
-def _other(fact_id: str) -> str:
-    """What a speedup is over."""
-    if fact_id.startswith("peer."):
-        return "peer"
-    return "folded" if "_over_folded" in fact_id else "stock"
-
-
-def _of(one: Known, scope: Scope) -> bool:
-    sizes = scope.sizes
-    if one.batch is not None:
+def _of(place: _Place, scope: Scope) -> bool:
+    sizes, problem = scope.sizes, place.problem
+    if place.batch is not None:
         if "batch" not in sizes and any(kind in sizes for kind in SHAPED):
             return False
-        return one.batch in sizes.get("batch", sizes.get("m", {one.batch}))
-    problem = one.problem
+        return place.batch in sizes.get("batch", sizes.get("m", {place.batch}))
     if problem is None:
         return True
     rows = sizes.get("m", sizes.get("batch"))
@@ -170,40 +161,53 @@ def _of(one: Known, scope: Scope) -> bool:
         return False
     if "shape" in sizes and (problem.k, problem.n) not in sizes["shape"]:
         return False
-    return all(
-        getattr(problem, kind) in sizes[kind]
-        for kind in ("k", "n", "bits", "group_size", "dtype", "mode")
-        if kind in sizes
-    )
+    named = (kind for kind in ("k", "n", "bits", "group_size", "dtype", "mode") if kind in sizes)
+    return all(getattr(problem, kind) in sizes[kind] for kind in named)
 
 
 def past(hits: Sequence[Known], others: Sequence[Known], number: Number) -> Known | None:
     """A fact that is beyond what is said to be the largest, or smallest, of its kind; None where it is."""
+    beyond = None
     for hit in hits:
-        alike = [one for one in others if one.kind == hit.kind]
-        beyond = [
-            one for one in alike if (one.value > number.high if number.bound == "most" else one.value < number.low)
-        ]
-        if not beyond:
+        alike = [one for one in others if _place(one.fact.id).kind == _place(hit.fact.id).kind]
+        most = number.bound == "most"
+        beyond = next((one for one in alike if (one.value > number.high if most else one.value < number.low)), None)
+        if beyond is None:
             return None
-    return beyond[0]
+    return beyond
 
 
-def verdicts(facts: Sequence[Fact], scope: Scope, told: Comparison) -> list[Known]:
+def verdicts(facts: Sequence[Fact], scope: Scope, told: Comparison) -> list[Fact]:
     """Verdicts of the plain protocol and layout, and of decode, that a comparison is said of."""
     found = []
     for fact in facts:
-        one = Known(fact, "text", 0.0)
-        plain = one.problem and fact.id.endswith(f".{one.problem.id}.verdict") and one.problem.layout == "mk"
-        decode = one.batch is not None and fact.id.endswith(".speedup_verdict") and "batch" in scope.sizes
-        if (plain or decode) and _other(fact.id) == (told.other or "stock") and _of(one, scope):
-            found.append(one)
+        place = _place(fact.id)
+        plain = place.problem and fact.id.endswith(f".{place.problem.id}.verdict") and place.problem.layout == "mk"
+        decode = place.batch is not None and fact.id.endswith(".speedup_verdict") and "batch" in scope.sizes
+        other = "peer" if fact.id.startswith("peer.") else "stock"
+        if (plain or decode) and other == (told.other or "stock") and _of(place, scope):
+            found.append(fact)
     return found
 
 
 @cache
-def _placed(fact_id: str) -> tuple[Problem | None, str]:
-    """The problem of a fact's id, whatever protocol, arm and value it is of, and the id without it."""
+def _place(fact_id: str) -> _Place:
+    problem, rest = _problem(fact_id)
+    batch, arm, parts = _BATCH.match(fact_id), _ARM.search(fact_id), rest.split(".")
+    share = bool(_FRACTION.search(fact_id))
+    other = ("folded" if "_over_folded" in fact_id else "stock") if _SPEEDUP.search(fact_id) else ""
+    return _Place(
+        problem=problem,
+        batch=int(batch[1]) if batch else None,
+        arm=arm[1] if arm else "",
+        other="peer" if other and parts[0] == "peer" else other,
+        kind=re.sub(r"\.B\d+\.", ".", rest),
+        needs=frozenset({*parts[:1], *parts[2:-1], *(["share"] if share else [])}) & _WORDS.keys(),
+    )
+
+
+def _problem(fact_id: str) -> tuple[Problem | None, str]:
+    """The problem of a fact's id, whatever protocol, arm and value it is of, and the id with its layout alone."""
     parts = fact_id.split(".")
     if len(parts) < 4 or parts[0] not in ("small_m", "nax", "ncu", "peer"):
         return None, fact_id
