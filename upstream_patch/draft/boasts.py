@@ -6,7 +6,7 @@ import re
 
 EXTREME = re.compile(
     r"\b(?:fastest|quickest|best(?:-in-class)?|optimal(?:ly)?|ideal(?:ly)?|perfect(?:ly)?|superior|unmatched|unbeat\w+"
-    r"|blazing(?:ly)?|state[- ]of[- ]the[- ]art|saturat\w+|speed of light|peak|roofline|significant(?:ly)?"
+    r"|blazing(?:ly)?|state[- ]of[- ]the[- ]art|saturat\w+|speed of light|peak(?!\smemory)|roofline|significant(?:ly)?"
     r"|substantial(?:ly)?"
     r"|considerabl[ey]|dramatic(?:ally)?|vast(?:ly)?|huge(?:ly)?|massive(?:ly)?|tremendous(?:ly)?|enormous(?:ly)?"
     r"|negligible"

@@ -157,6 +157,8 @@ class _Judge:
             if not (scope.named or number.bound or self.sentence.pins) and all(one.of_some for one in sound):
                 what = "names neither M, K x N nor B: say of which it is, pin the fact, or say `up to`"
                 return self._remark(number.start, number.words, what, _show(sound[0]))
+            if scope.each and not (number.bound or self.sentence.pins) and (other := stating.uneven(sound, here)):
+                return self._remark(number.start, number.words, "is not so at each M that is named", _show(other))
             return Match(self.sentence.line_of(number.start), number.words, tuple(_show(one) for one in sound))
         if hits:
             fact = hits[0].fact

@@ -77,7 +77,7 @@ _COMPARED = r"(?:as|the|that|what|its|their|faster|slower|more|less|longer|short
 _RATIOS = re.compile(
     rf"\b(?P<twice>twice)(?=\s+{_COMPARED})|\b(?:is|was|be|by|nearly|about|almost|over|than)\s(?P<twice2>twice)\b"
     r"|\b(?P<multiple>doubl|tripl|quadrupl)(?:es?|ed|ing)\b(?![- ]?(?:precision|buffer|check|quant|quot|click|colon))"
-    r"|\b(?:in|by)\s(?P<half2>half)\b(?![\s-]precision)|\b(?P<halve>halv)(?:es?|ed|ing)\b"
+    r"|\b(?:in|by)\s(?:a\s)?(?P<half2>half)\b(?![\s-]precision)|\b(?P<halve>halv)(?:es?|ed|ing)\b"
     r"|\b(?P<half>half)\s(?:as\s|that\b|of\s(?:stock|ours|what|that)\b|(?:of\s)?(?:the|its|their|stock's)?\s?(?:\w+\s)?"
     r"(?:time|speed|bandwidth|throughput|bytes|traffic|latency|cost|probe|peak|rate|reads?|tokens)\b)"
     rf"|\b(?P<top>an?|{SPELLED})[\s-](?P<part>third|quarter|fifth|sixth|seventh|eighth|tenth)s?\s(?:of|the|as|that)\b"

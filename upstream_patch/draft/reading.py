@@ -17,7 +17,7 @@ _NO_CLAIM = (
 )
 """What follows a size: a number with a unit is none."""
 _ONE = r"\d+(?:,\d{3}(?!\d))*"
-_THEN = r"(?:to|through|\.{2,3}|-|\u2013|,|/|,?\s*and|,?\s*or|and\sM\s=)"
+_THEN = r"(?:to|through|\.{2,3}|-|\u2013|,|/|,?\s*and|,?\s*or)(?:\s+[BKMN]\s*=)?"
 _LIST = rf"(?P<sizes>{_ONE}(?:\s*{_THEN}\s*{_ONE}{_NO_CLAIM})*){_NO_CLAIM}"
 _IS = r"\s*(?P<sign>=+|in|of|from|is|up to|at|<=?|>=?|\u2264|\u2265)\s*[\[{(]?"
 _MANY = rf"(?:{_LIST}|(?<![\w-])(?P<word>a single|{SPELLED}))"
@@ -107,6 +107,8 @@ class Scope:
     devices: tuple[str, ...]
     """As they are written: it holds on each of them; none is any."""
     sizes: Mapping[str, frozenset[object]]
+    each: bool = False
+    """It is one number for all of the M that the sentence names."""
 
     @property
     def named(self) -> bool:
@@ -200,7 +202,17 @@ class Reading:
                 sizes[one.kind] = sizes.get(one.kind, frozenset()) | frozenset(one.said)
             if not any(kind in sizes for kind in kinds):
                 sizes |= {kind: frozenset(self.before[kind]) for kind in kinds if kind in self.before}
-        return Scope(self._device(number), sizes)
+        if rows := self._paired(number):
+            sizes["m"] = frozenset({rows})
+        alone = sum(one.unit == number.unit for one in self.numbers) == 1
+        return Scope(self._device(number), sizes, each=alone and bool(self._near(number, ("m",))))
+
+    def _paired(self, number: Number) -> int:
+        """Of numbers that stand in a row beside as many M, the one that is this number's; 0 where they do not."""
+        alike = [one for one in self.numbers if one.run == number.run]
+        near = self._near(number, ("m",))
+        named = [_integer(one) for one in re.findall(_ONE, self.text[near[0].start : near[0].end])] if near else []
+        return named[alike.index(number)] if len(near) == 1 and len(named) == len(alike) > 1 else 0
 
     def _device(self, number: Number) -> tuple[str, ...]:
         near = self._near(number, ("device",))

@@ -30,7 +30,7 @@ _WORDS: Mapping[str, re.Pattern[str]] = {
         "chain": r"\b(?:chain\w*|depend\w*|wait\w*|serial\w*|in turn|one (?:after|by)|after the other|decod\w*)\b",
         "b1k": _TOGETHER,
         "1mk": _TOGETHER,
-        "share": r"\b(?:probe|bandwidth|peak|roof\w*|memory|DRAM|shares?|frac\w*|part of|spen[dt]s?|of a step|matmuls?)\b",
+        "share": r"\b(?:probe|bandwidth|peak|roof\w*|memory|DRAM|shares?|frac\w*|part of|spen[dt]s?|a step|matmuls?)\b",
     }.items()
 }
 """What a text must speak of to state a fact of no problem, another library, another protocol or layout, or a share."""
@@ -175,6 +175,24 @@ def past(hits: Sequence[Known], others: Sequence[Known], number: Number) -> Know
         if beyond is None:
             return None
     return beyond
+
+
+def uneven(hits: Sequence[Known], others: Sequence[Known]) -> Known | None:
+    """A fact of other rows than any hit: what is said of several M is true of some only. None where it is of all."""
+    found = None
+    for hit in hits:
+        kind = _place(hit.fact.id).kind
+        there = {_rows(one) for one in hits if _place(one.fact.id).kind == kind}
+        alike = (one for one in others if _place(one.fact.id).kind == kind)
+        found = next((one for one in alike if _rows(one) not in there), None)
+        if found is None:
+            return None
+    return found
+
+
+def _rows(one: Known) -> int | None:
+    problem = _place(one.fact.id).problem
+    return problem.m if problem else None
 
 
 def verdicts(facts: Sequence[Fact], scope: Scope, told: Comparison) -> list[Fact]:
