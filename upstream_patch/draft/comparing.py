@@ -11,7 +11,7 @@ _THE = r"(?:the|this|our|my)\s(?:\w+\s)?(?:change|patch|PR|pull request|series|k
 _ARMS: Mapping[str, str] = {
     "ours": rf"ours|our\s(?:\w+\s)?(?:kernel|version|route|arm)|(?:the\s)?(?:new|patched|proposed)\s(?:kernel"
     rf"|version|build)"
-    rf"|patched|(?:with|after)\s{_THE}|small_m",
+    rf"|patched|staged|(?:with|after)\s{_THE}|small_m",
     "stock": r"stock(?:'s)?|baseline|unpatched|vanilla|MLX's\sown(?:\s\w+)?|(?:today's|released|current|upstream"
     r"|stock)\sMLX"
     rf"|on\smain|main\sbranch|(?:before|without)\s{_THE}|qmv",

@@ -26,7 +26,7 @@ _HEADING = re.compile(
 )
 _QUANTITY = re.compile(rf"\s*[~<>\u2248]?\s*[\d.,]*\d\s?(?:{UNIT})\s*")
 _LINK = re.compile(
-    r"\]\([ \t]*<?[^)\s>]*>?|\]\[[^\]\n]*\]|^[ \t]*\[[^\]\n]+\]:\s*\S+|<?https?://[^\s>)]+>?", re.MULTILINE
+    r"\]\([ \t]*<?[^)\s>]*>?|\]\[[^\]\n]*\]|^[ \t]*\[[^\]\n^][^\]\n]*\]:[ \t]*\S+|<?https?://[^\s>)]+>?", re.MULTILINE
 )
 """Where a link leads, in all its forms; what it is written over is read."""
 _TAG = re.compile(r"</?[a-zA-Z][^<>\n]*>")

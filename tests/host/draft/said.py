@@ -43,6 +43,7 @@ FACTS = [
     fact("sanitizer.h200.memcheck.plants_found", 5, "count"),
     fact("sanitizer.h200.racecheck.plants_found", 7, "count"),
     fact("decode.h200.llama-3.1-8b.B8.stock_tok_s", 264.3, "tokens/s"),
+    fact("decode.gb10.llama-3.1-8b.B8.stock_tok_s", 99.1, "tokens/s"),
     fact("decode.h200.llama-3.1-8b.B8.speedup_over_folded", 1.7, "ratio"),
 ]
 
