@@ -186,7 +186,9 @@ class _Judge:
     def _across(self, number: Number) -> bool:
         """Whether a ratio is of one device to another."""
         return number.unit in ("ratio", "percent") and any(
-            one.kind == "device" and one.start > number.start and _ACROSS.search(self.sentence.text[: one.start])
+            one.kind == "device"
+            and one.start > number.start
+            and _ACROSS.search(self.sentence.text[max(0, one.start - 60) : one.start])
             for one in self.reading.mentions
         )
 

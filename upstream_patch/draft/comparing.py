@@ -104,14 +104,17 @@ def pairs(text: str) -> list[tuple[int, int]]:
 
 def _arms(words: str) -> list[tuple[str, bool]]:
     """(arm, whether it is what another is compared with), in order."""
-    return [(str(match.lastgroup), bool(_OBJECT.search(words[: match.start()]))) for match in _ARM.finditer(words)]
+    return [
+        (str(match.lastgroup), bool(_OBJECT.search(words[max(0, match.start() - 60) : match.start()])))
+        for match in _ARM.finditer(words)
+    ]
 
 
 def _signs(words: str) -> set[int]:
     found = set()
     for pattern, sign in ((_WORSE, -1), (_BETTER, 1)):
         for match in pattern.finditer(words):
-            if not _DENIED.search(words[: match.start()]):
+            if not _DENIED.search(words[max(0, match.start() - 60) : match.start()]):
                 found.add(sign)
         words = pattern.sub(lambda match: " " * len(match.group()), words)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -92,6 +93,8 @@ _OVER = re.compile(r"(?:over|above|more than|beyond|exceed(?:s|ing)?|(?<!-)>|>=|
 _UNDER = re.compile(r"(?:under|below|less than|fewer than|within|<|<=|\u2264)\s*(?:an?\s)?$", re.I)
 _MOST = re.compile(r"(?:up to|as much as|at most|no more than|max(?:imum)?(?: of)?)\s*(?:about\s|~)?$", re.I)
 _LEAST = re.compile(r"(?:at least|no less than|min(?:imum)?(?: of)?)\s*(?:about\s|~)?$", re.I)
+_LOOK = 60
+"""Characters before a number in which words are about it."""
 _NEXT = re.compile(
     r"\s*(?:,\s*(?:and|or|to)?|and|or|to|through|of|out of|vs\.?|versus|against|[-\u2013\u2014/|]|\u2192|->|\.{2,3})"
     r"\s*(?:about|around|nearly|over|some|~|\u2248)?\s*"
@@ -137,7 +140,7 @@ def numbers(words: str) -> list[Number]:
 
 def _written(words: str) -> Iterator[Number]:
     for match in _DIGITS.finditer(words):
-        before = words[: match.start()]
+        before = words[max(0, match.start() - _LOOK) : match.start()]
         name, noun, bound = match["unit"] or match["vulgar_unit"] or "", match["noun"] or "", ""
         unit, factor = UNITS.get(name, ("count", 1.0) if noun else ("", 1.0))
         if match["prefix"]:
@@ -159,7 +162,7 @@ def _written(words: str) -> Iterator[Number]:
 def _spelled(words: str) -> Iterator[Number]:
     for match in _SPELLED.finditer(words):
         name = match["of"] or (match["unit"] or "times").lower()
-        before = words[: match.start()]
+        before = words[max(0, match.start() - _LOOK) : match.start()]
         if match["unit"] and name == "times" and _repeats(words, *match.span()):
             continue
         low, high, bound = _rounded(str(WORDS[(match["word"] or match["worth"] or match["plain"]).lower()]), before)
@@ -186,7 +189,9 @@ def _spelled(words: str) -> Iterator[Number]:
 
 def _repeats(words: str, start: int, end: int) -> bool:
     """Whether ``three times`` says how often something was done."""
-    return bool(_REPEATED.search(words[:start])) and not re.match(rf"\s+{_COMPARED}", words[end:])
+    return bool(_REPEATED.search(words[max(0, start - _LOOK) : start])) and not re.match(
+        rf"\s+{_COMPARED}", words[end:]
+    )
 
 
 def _count(word: str | None) -> int:
@@ -213,8 +218,12 @@ def _rounded(amount: str, before: str) -> tuple[float, float, str]:
         scale *= 10.0 ** min(max(int(tail[1:]), -300), 290)
     if power or (tail and tail[0] not in "eE"):
         exponent = int(power or tail.translate(_POWERS))
-        value = float(digits) ** min(exponent, 60)
+        if not 0 < float(digits) < 1e5 or abs(exponent) > 50:
+            return math.inf, math.inf, ""
+        value = float(digits) ** exponent
         return 0.9 * value * scale, 1.1 * value * scale, ""
+    if len(digits) > 200:
+        return math.inf, math.inf, ""
     value, step = float(digits), 10.0 ** -len(digits.partition(".")[2])
     coarse = 10.0 ** (len(digits) - len(digits.rstrip("0"))) if "." not in digits and value else step
     low, high, bound = value - step / 2, value + step / 2, ""

@@ -82,6 +82,8 @@ _BREAK = re.compile(
     re.IGNORECASE,
 )
 _JOINED = re.compile(r"\s*(?:,|/|&|and|or|as well as|,\s*and)\s*(?:(?:on|both|an?|the)\s+)*", re.IGNORECASE)
+_FAR = 4096
+"""Sizes in a range, at most."""
 SHAPED = ("shape", "k", "n")
 CARRIED = ("device", "m", "batch", *SHAPED)
 """Kinds of mention that hold for the sentences after."""
@@ -280,15 +282,15 @@ def _sizes(match: re.Match[str]) -> frozenset[object]:
     for part in re.split(r",(?!\d{3}(?!\d))|/|\band\b|\bor\b", parts["sizes"]):
         ends = [_integer(number) for number in re.findall(_ONE, part)]
         if len(ends) == 2:
-            sizes.update(range(ends[0], min(ends[1], ends[0] + 4096) + 1))
+            sizes.update(range(ends[0], min(ends[1], ends[0] + _FAR) + 1))
         sizes.update(ends)
     first = _integer(re.findall(_ONE, parts["sizes"])[0])
     sign = parts.get("sign") or "="
     if sign in ("<", "<=", "\u2264", "up to"):
-        sizes.update(range(1, first + (sign != "<")))
+        sizes.update(range(1, min(first, _FAR) + (sign != "<")))
         sizes -= {first} if sign == "<" else set()
     elif sign in (">", ">=", "\u2265"):
-        sizes.update(range(first + (sign == ">"), 4 * first + 1))
+        sizes.update(range(first + (sign == ">"), min(4 * first, first + _FAR) + 1))
         sizes -= {first} if sign == ">" else set()
     return frozenset(sizes)
 
