@@ -170,7 +170,7 @@ def _spelled(words: str) -> Iterator[Number]:
         yield Number(*match.span(), match.group(), unit, low * factor, high * factor, "", bound, factor, match.start())
     for match in _RATIOS.finditer(words):
         before, part = (
-            words[: match.start()],
+            words[max(0, match.start() - _LOOK) : match.start()],
             next(name for name in match.groupdict() if match[name] and name not in ("top", "tens")),
         )
         if part in ("half", "half2", "halve", "part"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.host.draft.said import listed
 
@@ -156,3 +158,27 @@ def test_a_text_about_one_machine_says_nothing_of_another() -> None:
     assert listed(text) == listed(text, "h200") == []
     assert listed(text, "gb10")[0].startswith("line 1: '63.1 us' is a fact of another device than gb10")
     assert listed(f"On an H200 it differs. {text}", "gb10") == []
+
+
+PIECES = st.sampled_from(
+    [
+        *HONEST.split(),
+        "10^99",
+        "5^-3",
+        "0^-1",
+        "1/0",
+        "\u00bd",
+        "9" * 400,
+        "1e999",
+        "M > 9999999",
+        "B = 4 to 99999",
+        "[",
+        "(",
+    ]
+)
+
+
+@settings(max_examples=100, deadline=2000)
+@given(pieces=st.lists(PIECES, max_size=30), between=st.sampled_from([" ", "", "\n"]))
+def test_whatever_a_person_wrote_is_read(pieces: list[str], between: str) -> None:
+    listed(between.join(pieces))
