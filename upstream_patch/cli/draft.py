@@ -89,15 +89,16 @@ def draft_claims(
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """List every number and superlative in a draft's prose that no fact bears out. Exits 1 when there is one.
+    """List every number, comparison and device in a draft's prose that no fact bears out. Exits 1 when there is one.
 
     Next: correct them, then `status`.
     """
     from upstream_patch.draft import claims, managed
     from upstream_patch.draft.documents import of_nvidia
 
-    path = existing(out / "drafts" / document(draft).file, folder=False)
-    judged = claims.judge(managed.read(path), of_nvidia(read_facts(evidence)))
+    drafted = document(draft)
+    path = existing(out / "drafts" / drafted.file, folder=False)
+    judged = claims.judge(managed.read(path), of_nvidia(read_facts(evidence)), drafted.about(out / "drafts"))
     wrong = [one for one in judged if isinstance(one, claims.Remark)]
     for one in judged if matched else wrong:
         print(f"{path}: {one}")
@@ -117,8 +118,7 @@ def _write(drafted: Document, out: Path, evidence: Path) -> Path:
     derived = facts.derive(records)
     proving.refresh(out / "drafts", records, of_nvidia(derived))
     path = drafted.write(out / "drafts", derived)
-    count = len(drafted.open_holes(path))
-    then = f"{count} holes are open, for a person" if count else "no hole is open"
+    then = drafted.still_open(path) or "no hole is open"
     print(f"{path}: {then}; next: upstream-patch status {drafted.name}")
     return path
 

@@ -75,9 +75,14 @@ def excuse(
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """Record why a red gate is passed over. Any change to what the gate looks at takes it away. Next: `status`."""
-    from upstream_patch.draft import gates
+    """Record, at a terminal, why a red gate is passed over. Any change of what it looks at or finds takes it away.
 
+    Next: `status`.
+    """
+    from upstream_patch.draft import gates
+    from upstream_patch.filing.person import Terminal
+
+    Terminal("excuse a gate")
     path = gates.excuse(document(draft).name, gate, because, out / "drafts", existing(evidence))
     print(f"{path}: recorded; next: upstream-patch status {draft}")
 
@@ -102,12 +107,16 @@ def rules_refresh(
     ] = None,
     out: Work = OUT,
 ) -> None:
-    """Show how upstream's rules changed since you read them. --read with the printed word turns the gate green.
+    """Show how upstream's rules changed since you read them. --read with the printed word turns the gate green, at a
+    terminal.
 
     Next: `status`.
     """
     from upstream_patch.draft import rules
+    from upstream_patch.filing.person import Terminal
 
+    if read is not None:
+        Terminal("say that the rules were read")
     for line in rules.refresh(out / "drafts", existing(mlx), read):
         print(line)
     if read is not None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from upstream_patch import kernels, series
 from upstream_patch.draft import inputs
 from upstream_patch.draft.inputs import SeriesProof, Upstream
-from upstream_patch.draft.look import FRESH_HOURS, Finding, Look
+from upstream_patch.draft.look import FRESH_HOURS, OK, Finding, Look
 from upstream_patch.records import kernel_hash
 
 _BUILD = "nox -s build -- --mlx PATH"
@@ -23,10 +23,10 @@ def _of_build(judge: Callable[[SeriesProof], Finding]) -> Callable[[Look], Findi
     def check(look: Look) -> Finding:
         proof = look.series
         if proof is None:
-            return Finding(False, "MLX was not built with the series", _BUILD)
+            return Finding("missing", "MLX was not built with the series", _BUILD)
         seen = (proof.model_dump_json(),)
         if fault := _outdated(proof):
-            return Finding(False, f"the build is not of today's series: {fault}", _BUILD, seen)
+            return Finding("outdated", f"the build is not of today's series: {fault}", _BUILD, seen)
         return replace(judge(proof), seen=seen)
 
     return check
@@ -46,26 +46,27 @@ def _outdated(proof: SeriesProof) -> str:
 @_of_build
 def benchmarks(proof: SeriesProof) -> Finding:
     if not proof.affected:
-        return Finding(False, "no record times today's host code of the series in MLX", _WHEEL)
-    return Finding(True, f"{len(proof.affected)} problems timed with the series' host code and without")
+        return Finding("unmeasured", "no record times today's host code of the series in MLX", _WHEEL)
+    return Finding(OK, f"{len(proof.affected)} problems timed with the series' host code and without")
 
 
 @_of_build
 def tests(proof: SeriesProof) -> Finding:
     """New tests fail on the base and pass with the series, and nothing else fails that passed."""
     if not proof.base.ran or not proof.patched.ran:
-        return Finding(False, "a build was not tested", _BUILD)
+        return Finding("missing", "a build was not tested", _BUILD)
     if not proof.new_tests:
-        return Finding(False, "the series has no new test", f"add one that fails on the base, then {_BUILD}")
+        return Finding("none", "the series has no new test", f"add one that fails on the base, then {_BUILD}")
     base, patched = proof.base.failed, proof.patched.failed
-    for names, what in (
-        ([name for name in proof.new_tests if name not in base], "does not fail on the base"),
-        ([name for name in proof.new_tests if name in patched], "does not pass with the series"),
-        ([name for name in patched if name not in base], "fails with the series and not on the base"),
+    for code, names, what in (
+        ("proves-nothing", [name for name in proof.new_tests if name not in base], "does not fail on the base"),
+        ("fails", [name for name in proof.new_tests if name in patched], "does not pass with the series"),
+        ("breaks", [name for name in patched if name not in base], "fails with the series and not on the base"),
     ):
         if names:
-            return Finding(False, f"{names[0]} {what}", f"correct the series or its tests, then {_BUILD}")
-    return Finding(True, f"{len(proof.new_tests)} new tests fail on the base and pass with the series")
+            more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+            return Finding(code, f"{names[0]} {what}{more}", f"correct the series or its tests, then {_BUILD}")
+    return Finding(OK, f"{len(proof.new_tests)} new tests fail on the base and pass with the series")
 
 
 @_of_build
@@ -77,51 +78,51 @@ def unaffected(proof: SeriesProof) -> Finding:
             if changed
             else "no problem that stays with stock was timed"
         )
-        return Finding(False, what, _BOUNDARY)
-    return Finding(True, f"{len(proof.unaffected)} problems of other routes take the same time")
+        return Finding("changed" if changed else "unmeasured", what, _BOUNDARY)
+    return Finding(OK, f"{len(proof.unaffected)} problems of other routes take the same time")
 
 
 def formatting(look: Look) -> Finding:
     found = inputs.read(look.work, "upstream", Upstream)
     if found is None:
-        return Finding(False, "nobody has laid the change out by upstream's clang-format", _DRIFT)
+        return Finding("missing", "nobody has laid the change out by upstream's clang-format", _DRIFT)
     seen = (found.model_dump_json(),)
     if look.series and look.series.series_sha256 != found.series_sha256:
-        return Finding(False, "another series was laid out than the one that was built", _DRIFT, seen)
+        return Finding("outdated", "another series was laid out than the one that was built", _DRIFT, seen)
     if found.unformatted is not None:
-        return Finding(False, found.unformatted, f"see to it, then {_DRIFT}", seen)
-    return Finding(True, f"in the layout of the clang-format that {found.head_commit[:12]} pins", seen=seen)
+        return Finding("unformatted", found.unformatted, f"see to it, then {_DRIFT}", seen)
+    return Finding(OK, f"in the layout of the clang-format that {found.head_commit[:12]} pins", seen=seen)
 
 
 def base(look: Look) -> Finding:
     found = inputs.read(look.work, "upstream", Upstream)
     if found is None:
-        return Finding(False, "nobody has compared the base with upstream's head", _DRIFT)
+        return Finding("missing", "nobody has compared the base with upstream's head", _DRIFT)
     proof = look.series
     seen = (found.model_dump_json(), proof.model_dump_json() if proof else "")
     if proof and (proof.base_commit, proof.series_sha256) != (found.base_commit, found.series_sha256):
-        return Finding(False, "another base or series was compared than the one that was built", _DRIFT, seen)
+        return Finding("outdated", "another base or series was compared than the one that was built", _DRIFT, seen)
     if (age := inputs.age_hours(found.checked, look.now)) > FRESH_HOURS:
-        return Finding(False, f"compared {age:.0f} hours ago", _DRIFT, seen)
+        return Finding("outdated", f"compared {age:.0f} hours ago", _DRIFT, seen)
     if not found.applies:
         fix = f"correct what upstream-patch series check --mlx PATH names, then {_BUILD} and {_DRIFT}"
-        return Finding(False, f"the series does not apply to {found.head_commit[:12]}", fix, seen)
+        return Finding("does-not-apply", f"the series does not apply to {found.head_commit[:12]}", fix, seen)
     if found.touched:
         what = f"upstream changed {', '.join(found.touched)} since {found.base_commit[:12]}"
-        return Finding(False, what, f"{_BUILD} at {found.head_commit[:12]}, then {_DRIFT}", seen)
-    return Finding(True, f"no file of the series changed up to {found.head_commit[:12]}", seen=seen)
+        return Finding("touched", what, f"{_BUILD} at {found.head_commit[:12]}, then {_DRIFT}", seen)
+    return Finding(OK, f"no file of the series changed up to {found.head_commit[:12]}", seen=seen)
 
 
 def branch(look: Look) -> Finding:
     """The commit that will be sent holds what was built, and nothing else."""
     found = inputs.read(look.work, "upstream", Upstream)
     if found is None:
-        return Finding(False, "nobody has compared your branch with the series that was built", _DRIFT)
+        return Finding("missing", "nobody has compared your branch with the series that was built", _DRIFT)
     proof = look.series
     seen = (found.model_dump_json(), proof.model_dump_json() if proof else "")
     if proof and (proof.base_commit, proof.series_sha256) != (found.base_commit, found.series_sha256):
-        return Finding(False, "your branch was compared with another base or series than was built", _DRIFT, seen)
+        return Finding("outdated", "your branch was compared with another base or series than was built", _DRIFT, seen)
     if found.branch is None:
         fix = f"commit what series apply made, in your own words, then {_DRIFT} --branch NAME"
-        return Finding(False, found.branch_fault, fix, seen)
-    return Finding(True, f"{found.branch[:12]} holds the series that was built, and nothing else", seen=seen)
+        return Finding("differs", found.branch_fault, fix, seen)
+    return Finding(OK, f"{found.branch[:12]} holds the series that was built, and nothing else", seen=seen)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from upstream_patch.draft import build_checks, claims, holes, inputs, managed, rendered, rules
 from upstream_patch.draft.inputs import Duplicates
-from upstream_patch.draft.look import FRESH_HOURS, Finding, Look
+from upstream_patch.draft.look import FRESH_HOURS, OK, Finding, Look
 from upstream_patch.errors import UserError
 from upstream_patch.github.client import MAX_BODY
 
@@ -17,7 +17,8 @@ MARKER_ROOM = 256
 """Characters of a body, kept free for the hidden line by which a filed text is found again."""
 TITLE_LIMIT = 256
 _AI = re.compile(
-    r"\b(?:AI|LLMs?|agents?|assistants?|Claude|Codex|Copilot|ChatGPT|Gemini|language models?)\b", re.IGNORECASE
+    r"\b(?:AI|LLMs?|agents?|assistants?|Aider|Claude|Codex|Copilot|Cursor|ChatGPT|Devin|Gemini|language models?)\b",
+    re.IGNORECASE,
 )
 
 
@@ -28,17 +29,17 @@ def _drafted(look: Look) -> Finding:
         fresh = look.document.render(look.facts, work=look.work)
         merged = managed.merge(look.text, fresh, str(look.file))
     except UserError as error:
-        return Finding(False, str(error), look.again, (fresh,))
+        return Finding("edited", str(error), look.again, (fresh,))
     if merged != look.text:
         why = "records, or what was filed or built, changed since it was drafted"
-        return Finding(False, why, look.again, (fresh,))
-    return Finding(True, "its tables are today's facts", seen=(fresh,))
+        return Finding("outdated", why, look.again, (fresh,))
+    return Finding(OK, "its tables are today's facts", seen=(fresh,))
 
 
 def _holes(look: Look) -> Finding:
     found = [hole for hole in look.document.open_holes(look.file) if hole.id != "disclosure"]
     if not found:
-        return Finding(True, "every hole holds a person's words")
+        return Finding(OK, "every hole holds a person's words")
     words = [hole for hole in found if hole.id in look.document.required]
     records = [hole for hole in found if hole.id not in look.document.required]
     why, fix = [], []
@@ -50,24 +51,25 @@ def _holes(look: Look) -> Finding:
             f"{len(records)} in tables wait for a record or a filing, first line {records[0].line}: {records[0].hint}"
         )
         fix.append(f"make it, then {look.again}")
-    return Finding(False, f"open: {'; '.join(why)}", "; ".join(fix))
+    return Finding("open", f"open: {'; '.join(why)}", "; ".join(fix))
 
 
 def _disclosure(look: Look) -> Finding:
     words = holes.answer(look.text, "disclosure")
     open_ = any(hole.id == "disclosure" for hole in holes.open_holes(look.text, look.document.required))
     if open_ or not _AI.search(words):
-        return Finding(False, "it does not say how AI was used", f"fill the hole disclosure in {look.file}")
-    return Finding(True, "says how AI was used")
+        return Finding("unsaid", "it does not say how AI was used", f"fill the hole disclosure in {look.file}")
+    return Finding(OK, "says how AI was used")
 
 
 def _claims(look: Look) -> Finding:
-    found = claims.check(look.text, look.facts)
+    found = claims.check(look.text, look.facts, look.document.about(look.work))
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         fix = f"upstream-patch draft claims {look.document.name} lists them; correct the words, or excuse them"
-        return Finding(False, f"{found[0]}{more}", fix, (look.seen_facts,))
-    return Finding(True, "every number is a fact within its rounding", seen=(look.seen_facts,))
+        code = "stale" if any(remark.stale for remark in found) else "unmatched"
+        return Finding(code, f"{found[0]}{more}", fix, (look.seen_facts, *map(str, found)))
+    return Finding(OK, "every number is a fact within its rounding", seen=(look.seen_facts,))
 
 
 def _benchmarks(look: Look) -> Finding:
@@ -82,9 +84,9 @@ def _benchmarks(look: Look) -> Finding:
     ]
     both = stems[0] & stems[1]
     if not both:
-        return Finding(False, "no record times stock and ours", "nox -s bench on a CUDA GPU", (look.seen_facts,))
+        return Finding("unmeasured", "no record times stock and ours", "nox -s bench on a CUDA GPU", (look.seen_facts,))
     if look.document.name != "pr":
-        return Finding(True, f"{len(both)} problems timed in both arms", seen=(look.seen_facts,))
+        return Finding(OK, f"{len(both)} problems timed in both arms", seen=(look.seen_facts,))
     return build_checks.benchmarks(look)
 
 
@@ -93,15 +95,15 @@ def _duplicates(look: Look) -> Finding:
     found = inputs.read(look.work, f"duplicates_{look.document.name}", Duplicates)
     fix = f"upstream-patch duplicates {look.document.name}"
     if found is None:
-        return Finding(False, "nobody has searched for duplicates", fix)
+        return Finding("missing", "nobody has searched for duplicates", fix)
     seen = (found.model_dump_json(),)
     if found.title != look.title:
-        return Finding(False, "the title changed since duplicates were searched", fix, seen)
+        return Finding("outdated", "the title changed since duplicates were searched", fix, seen)
     missing = [state for state in ("open", "closed") if all(search.state != state for search in found.searches)]
     if missing:
-        return Finding(False, f"not searched among the {' and the '.join(missing)} ones", fix, seen)
+        return Finding("missing", f"not searched among the {' and the '.join(missing)} ones", fix, seen)
     if (age := inputs.age_hours(found.searched, look.now)) > FRESH_HOURS:
-        return Finding(False, f"searched {age:.0f} hours ago", fix, seen)
+        return Finding("outdated", f"searched {age:.0f} hours ago", fix, seen)
     hits = {hit.number: hit for search in found.searches for hit in search.hits}
     words = managed.strip(look.text)
     unread = [
@@ -110,19 +112,22 @@ def _duplicates(look: Look) -> Finding:
     if unread:
         first = f"#{unread[0].number} ({unread[0].state}: {unread[0].title})"
         return Finding(
-            False,
+            "unread",
             f"{len(unread)} hits are not named, first {first}",
             "read them, and say in your words how this one differs, or excuse them",
             seen,
         )
-    return Finding(True, f"searched, {len(hits)} hits named", seen=seen)
+    return Finding(OK, f"searched, {len(hits)} hits named", seen=seen)
 
 
 def _rules(look: Look) -> Finding:
     ok, why = rules.judge(look.work, look.now)
     file = inputs.path(look.work, rules.NAME)
     return Finding(
-        ok, why, "" if ok else rules.REFRESH, (rules.sha256(), file.read_text("utf-8") if file.exists() else "")
+        OK if ok else "unread",
+        why,
+        "" if ok else rules.REFRESH,
+        (rules.sha256(), file.read_text("utf-8") if file.exists() else ""),
     )
 
 
@@ -130,17 +135,17 @@ def _size(look: Look) -> Finding:
     size = len(look.body) + MARKER_ROOM
     if size > MAX_BODY:
         why = f"{size:,} characters with the hidden marker, GitHub takes {MAX_BODY:,}"
-        return Finding(False, why, "shorten your words, or move tables into the linked records")
+        return Finding("long", why, "shorten your words, or move tables into the linked records")
     if len(look.title) > TITLE_LIMIT:
-        return Finding(False, f"the title has {len(look.title)} characters, GitHub takes {TITLE_LIMIT}", "shorten it")
-    return Finding(True, f"{size:,} of {MAX_BODY:,} characters")
+        return Finding("long", f"the title has {len(look.title)} characters, GitHub takes {TITLE_LIMIT}", "shorten it")
+    return Finding(OK, f"{size:,} of {MAX_BODY:,} characters")
 
 
 def _mentions(look: Look) -> Finding:
     found = rendered.mentions(f"{look.title}\n\n{look.body}")
     if found:
-        return Finding(False, f"it would notify {', '.join(found)}", f"take the @ out in {look.file}")
-    return Finding(True, "notifies nobody by name")
+        return Finding("mentions", f"it would notify {', '.join(found)}", f"take the @ out in {look.file}")
+    return Finding(OK, "notifies nobody by name")
 
 
 CHECKS: Mapping[str, Callable[[Look], Finding]] = {
@@ -162,5 +167,6 @@ CHECKS: Mapping[str, Callable[[Look], Finding]] = {
 
 
 def content_hash(look: Look, finding: Finding) -> str:
-    """Of the draft's text and of what the gate looked at besides."""
-    return hashlib.sha256(json.dumps([look.document.name, look.text, *finding.seen]).encode()).hexdigest()
+    """Of the draft's text, of what the gate looked at besides, and of what it found."""
+    parts = [look.document.name, look.text, finding.code, finding.why, *finding.seen]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

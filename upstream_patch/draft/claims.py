@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
-from upstream_patch.draft import prose
-from upstream_patch.draft.prose import Claim, Sentence
-from upstream_patch.problem import Problem, parse_problem
+from upstream_patch.draft import boasts, prose, stating
+from upstream_patch.draft.comparing import Comparison, compare
+from upstream_patch.draft.devices import Devices
+from upstream_patch.draft.numbers import COUNTED, Number
+from upstream_patch.draft.prose import Sentence
+from upstream_patch.draft.reading import Context, Reading, Scope
+from upstream_patch.draft.stating import Known
 from upstream_patch.records.facts import Fact
-from upstream_patch.records.provenance import HOSTS
 
-_ALIASES = {"DGX Spark": "gb10"}
-_VENDOR = re.compile(r"^(?:NVIDIA|Apple|AMD|Intel)\s+")
-_BATCH = re.compile(r"decode\..+\.B(\d+)\.")
 _UNITLESS = ("norm", "ulp")
-_GAIN = re.compile(r"\b(?:faster|more|gains?|improve\w*|speed-?up|higher)\b", re.IGNORECASE)
-_LOSS = re.compile(r"\b(?:less|lower|shorter|reduc\w*|saves?|fewer)\b", re.IGNORECASE)
-_SLOWER = re.compile(r"\b(?:slower|longer)\b", re.IGNORECASE)
+_ERROR = re.compile(r"\b(?:errors?|norm|ulps?|accura\w+|deviat\w+|differ\w+|tolerance)\b", re.IGNORECASE)
+_ACROSS = re.compile(r"\b(?:than|as|over|versus|vs\.?|against)\s+(?:on\s+)?(?:an?\s+|the\s+)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,8 @@ class Remark:
     what: str
     nearest: str
     """The nearest fact, as ``id = value unit``; empty where there is none to name."""
+    stale: bool = False
+    """There is such a fact, of a kernel that is not today's."""
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.words!r} {self.what}" + (f"; nearest: {self.nearest}" if self.nearest else "")
@@ -50,169 +50,209 @@ class Match:
         return f"line {self.line}: {self.words!r} is {self.facts[0]}{more}"
 
 
-@dataclass(frozen=True)
-class _Known:
-    """A fact as a sentence could state it: one reading of it in one unit."""
-
-    fact: Fact
-    unit: str
-    value: float
-    problem: Problem | None
-
-
-def check(text: str, facts: Sequence[Fact]) -> list[Remark]:
+def check(text: str, facts: Sequence[Fact], device: str = "") -> list[Remark]:
     """What a draft's prose claims and the facts do not; ``judge`` has the reading of it."""
-    return [one for one in judge(text, facts) if isinstance(one, Remark)]
+    return [one for one in judge(text, facts, device) if isinstance(one, Remark)]
 
 
-def judge(text: str, facts: Sequence[Fact]) -> list[Remark | Match]:
+def judge(text: str, facts: Sequence[Fact], device: str = "") -> list[Remark | Match]:
     """Every number of a draft's prose with the facts that it is, and what no fact bears out.
 
-    That is: numbers that no fact has within their rounding, stale facts, facts of another device than the sentence
-    names, devices without a fact, superlatives beside no fact.
+    That is: numbers that no fact has within their rounding, stale facts, facts of another device, arm or direction than
+    the words around the number name, devices without a fact, superlatives and comparisons beside no fact.
 
-    A sentence that names M, K x N, or a batch B of decode is checked against facts of those only. ``<!-- fact ID -->``
-    in a sentence narrows its numbers of that unit to that fact, ``<!-- fact ID / ID -->`` to the quotient of two. Code
-    is not read: quoted output is not the person's claim. A size that some problem of the facts has needs no unit.
+    A number is said of the device, M, K x N, B and format that its clause names, or else the nearest clause, the
+    sentences before in its paragraph, the section's heading, and ``device`` (a host) where all of the draft is about
+    one. ``<!-- fact ID -->`` in a sentence narrows its numbers of that unit to that fact, ``<!-- fact ID / ID -->`` to
+    the quotient of two. Code is not read: quoted output is not the person's claim.
     """
     known = {fact.id: fact for fact in facts}
-    devices = _devices(facts)
-    sizes = {size for fact in facts if (problem := _problem(fact.id)) for size in _sizes(problem)}
+    facts = [*facts, *stating.totals(facts)]
+    devices = Devices(facts)
+    base: Context = {"device": (device,)} if device else {}
+    sections: list[tuple[int, Context, str]] = [(0, base, "")]
+    before, heard = base, ""
     found: list[Remark | Match] = []
-    for sentence in prose.sentences(text, devices):
-        found += _about(sentence, facts, known, devices, sizes)
+    for sentence in prose.sentences(text):
+        if sentence.opens:
+            sections = sections[:1]
+        if sentence.level:
+            sections = [one for one in sections if one[0] < sentence.level] or sections[:1]
+        if sentence.first or sentence.opens or sentence.level:
+            before, heard = sections[-1][1], sections[-1][2]
+        heard = f"{heard}\n{sentence.text}"
+        reading = Reading(sentence.text, devices, before)
+        found += _Judge(sentence, reading, heard, facts, known).remarks()
+        before = reading.after()
+        if sentence.level:
+            sections.append((sentence.level, before, heard))
     return found
 
 
-def _about(
-    sentence: Sentence, facts: Sequence[Fact], known: dict[str, Fact], devices: dict[str, str], sizes: set[int]
-) -> Iterator[Remark | Match]:
-    hosts = {devices.get(name, name.lower().replace(" ", "")): name for name in sentence.devices}
-    matched = 0
-    pinned, missing = _pinned(sentence, known)
-    yield from (Remark(sentence.line, name, "is pinned and is no fact", "") for name in missing)
-    readings = (
-        [one for fact in facts for one in _readings(fact, sentence) if _fits(one, sentence)] if sentence.claims else []
-    )
-    for claim in sentence.claims:
-        if not claim.unit and "." not in claim.words and round(claim.low + 0.5) in sizes:
-            continue
-        judged = _judge(claim, [one for one in pinned if one.unit == claim.unit] or readings, hosts)
-        matched += isinstance(judged, Match)
-        yield judged
-    if sentence.superlatives and not matched and not sentence.pins:
-        for line, word in sentence.superlatives:
-            yield Remark(line, word, "stands beside no number that a fact has: give the number, or pin the fact", "")
+@dataclass(frozen=True)
+class _Judge:
+    """Of one sentence."""
 
+    sentence: Sentence
+    reading: Reading
+    heard: str
+    """It, and what stands before it in its paragraph and in the headings over it."""
+    facts: Sequence[Fact]
+    known: dict[str, Fact]
 
-def _judge(claim: Claim, readings: Sequence[_Known], hosts: dict[str, str]) -> Remark | Match:
-    units = (claim.unit,) if claim.unit else _UNITLESS
-    alike = [one for one in readings if one.unit in units]
-    here = [one for one in alike if not hosts or one.fact.host in hosts]
-    hits = [one for one in here if _within(claim, one.value)]
-    if sound := [one for one in hits if not one.fact.stale]:
-        return Match(claim.line, claim.words, tuple(_show(one) for one in sound))
-    if hits:
-        fact = hits[0].fact
-        return Remark(
-            claim.line, claim.words, f"is a stale fact: renew it on {fact.host} with `{fact.command}`", _show(hits[0])
+    def remarks(self) -> Iterator[Remark | Match]:
+        yield from (
+            self._remark(0, name, "is pinned and is no fact")
+            for pin in self.sentence.pins
+            for name in pin
+            if name and name not in self.known
         )
-    elsewhere = [one for one in alike if _within(claim, one.value)]
-    named = " or ".join(hosts.values())
-    if hosts and not any(one.fact.host in hosts for one in readings):
-        return Remark(
-            claim.line, claim.words, f"is said of {named}, of which this draft has no fact", _nearest(claim, elsewhere)
+        judged = [self._number(number) for number in self.reading.numbers]
+        yield from judged
+        borne = [one for one, number in zip(judged, self.reading.numbers, strict=True) if isinstance(one, Match)]
+        counted = any(
+            isinstance(one, Match) and number.unit == "count"
+            for one, number in zip(judged, self.reading.numbers, strict=True)
         )
-    if hosts and elsewhere:
-        return Remark(claim.line, claim.words, f"is a fact of another device than {named}", _nearest(claim, elsewhere))
-    what = "is no fact" if claim.unit else "has no unit, and is no fact"
-    return Remark(claim.line, claim.words, what, _nearest(claim, here))
+        if not self.sentence.pins:
+            yield from self._boasts(bool(borne), counted, said=bool(judged))
+        yield from self._devices()
+
+    def _number(self, number: Number) -> Remark | Match:
+        scope = self.reading.scope(number)
+        text = self.sentence.text
+        told = compare(text, self.reading.clause(number.start))
+        pinned = [one for one in stating.pinned(self.sentence.pins, self.known, told) if one.unit == number.unit]
+        if not pinned and self._across(number):
+            what = "compares two devices: pin the quotient of their facts, <!-- fact ID / ID -->"
+            return self._remark(number.start, number.words, what)
+        words = stating.spoken(self.heard)
+        readings = pinned or [
+            one
+            for fact in self.facts
+            if stating.fits(fact, scope, told, words)
+            for one in stating.readings(fact, told)
+            if self._alike(one, number)
+        ]
+        hosts = {self.reading.devices.host(name): name for name in scope.devices}
+        if pinned or len(hosts) < 2:
+            return self._said_of(number, scope, told, readings, hosts)
+        each = [self._said_of(number, scope, told, readings, {host: name}) for host, name in hosts.items()]
+        return next((one for one in each if isinstance(one, Remark)), each[0])
+
+    def _said_of(
+        self,
+        number: Number,
+        scope: Scope,
+        told: Comparison,
+        readings: Sequence[Known],
+        hosts: dict[str | None, str],
+    ) -> Remark | Match:
+        here = [one for one in readings if not hosts or one.fact.host in hosts]
+        hits = [one for one in here if _within(number, one.value)]
+        if sound := [one for one in hits if not one.fact.stale]:
+            if number.bound and (past := stating.past(sound, here, number)):
+                side = "largest" if number.bound == "most" else "smallest"
+                return self._remark(number.start, number.words, f"is not the {side}", _show(past))
+            if not (scope.named or number.bound or self.sentence.pins) and all(one.of_some for one in sound):
+                what = "names neither M, K x N nor B: say of which it is, pin the fact, or say `up to`"
+                return self._remark(number.start, number.words, what, _show(sound[0]))
+            if scope.each and not (number.bound or self.sentence.pins) and (other := stating.uneven(sound, here)):
+                return self._remark(number.start, number.words, "is not so at each M that is named", _show(other))
+            return Match(self.sentence.line_of(number.start), number.words, tuple(_show(one) for one in sound))
+        if hits:
+            fact = hits[0].fact
+            what = f"is a stale fact: renew it on {fact.host} with `{fact.command}`"
+            return self._remark(number.start, number.words, what, _show(hits[0]), stale=True)
+        elsewhere = [one for one in readings if _within(number, one.value)]
+        named = " or ".join(hosts.values())
+        if hosts and not any(host in self.reading.devices.known for host in hosts):
+            what = f"is said of {named}, of which this draft has no fact"
+        elif hosts and elsewhere:
+            what = f"is a fact of another device than {named}"
+        elif hosts and not any(one.fact.host in hosts for one in readings):
+            what = f"is said of {named}, of which this draft has no such fact"
+        else:
+            what = "is no fact" if number.unit else "has no unit, and is no fact"
+        return self._remark(number.start, number.words, what, _nearest(number, elsewhere or here))
+
+    def _alike(self, one: Known, number: Number) -> bool:
+        if not number.unit:
+            return one.unit in _UNITLESS and bool(_ERROR.search(self.sentence.text))
+        if number.noun and one.unit == "count":
+            return one.fact.id.rpartition(".")[2] in COUNTED[number.noun]
+        return one.unit == number.unit
+
+    def _across(self, number: Number) -> bool:
+        """Whether a ratio is of one device to another."""
+        return number.unit in ("ratio", "percent") and any(
+            one.kind == "device"
+            and one.start > number.start
+            and _ACROSS.search(self.sentence.text[max(0, one.start - 60) : one.start])
+            for one in self.reading.mentions
+        )
+
+    def _boasts(self, borne: bool, counted: bool, said: bool) -> Iterator[Remark | Match]:
+        text = self.sentence.text
+        what = "stands beside no number that a fact has: give the number, or pin the fact"
+        if not borne:
+            yield from (self._remark(match.start(), match.group(), what) for match in boasts.EXTREME.finditer(text))
+        absolute = [] if counted else list(boasts.ABSOLUTE.finditer(text))
+        for match in absolute:
+            yield self._remark(
+                match.start(), match.group(), "is said of all: pin the fact that shows it, or say of which"
+            )
+        compared = boasts.COMPARED.search(text)
+        if compared and not (borne or said or absolute) and boasts.stated(text):
+            yield self._verdicts(compared)
+
+    def _verdicts(self, match: re.Match[str]) -> Remark | Match:
+        """A comparison without a number, against the verdicts of all the problems that it is said of."""
+        number = Number(*match.span(), match.group(), "", 0.0, 0.0)
+        scope, told = self.reading.scope(number), compare(self.sentence.text, self.reading.clause(match.start()))
+        hosts = {self.reading.devices.host(name) for name in scope.devices}
+        if not scope.named or not told.direction:
+            what = "is a comparison without a number: give it, or say at which M and K x N"
+            return self._remark(match.start(), match.group(), what)
+        found = [
+            one
+            for one in stating.verdicts(self.facts, scope, told)
+            if (not hosts or one.host in hosts) and not one.stale
+        ]
+        wanted = "FASTER" if told.direction > 0 else "SLOWER"
+        if wrong := [one for one in found if one.value != wanted]:
+            shown = f"{wrong[0].id} = {wrong[0].value}"
+            return self._remark(match.start(), match.group(), "is not so of all that it is said of", shown)
+        if not found:
+            return self._remark(match.start(), match.group(), "is said of problems of which there is no verdict")
+        told_by = tuple(f"{one.id} = {one.value}" for one in found)
+        return Match(self.sentence.line_of(match.start()), match.group(), told_by)
+
+    def _devices(self) -> Iterator[Remark]:
+        """Devices without a fact that a sentence without a number for them names as if they had been run."""
+        devices, text = self.reading.devices, self.sentence.text
+        numbered = {name for number in self.reading.numbers for name in self.reading.scope(number).devices}
+        for one in self.reading.mentions:
+            if one.kind != "device" or not isinstance(one.said, tuple):
+                continue
+            name = one.said[0]
+            if name in numbered or devices.host(name) in devices.known or boasts.unseen(text):
+                continue
+            yield self._remark(one.start, name, "is a device of which this draft has no fact: say so, or leave it out")
+
+    def _remark(self, place: int, words: str, what: str, nearest: str = "", stale: bool = False) -> Remark:
+        return Remark(self.sentence.line_of(place), words, what, nearest, stale)
 
 
-def _within(claim: Claim, value: float) -> bool:
-    slack = 1e-9 * max(abs(claim.low), abs(claim.high))
-    return claim.low - slack <= value <= claim.high + slack
+def _within(number: Number, value: float) -> bool:
+    slack = 1e-9 * max(abs(number.low), abs(number.high))
+    return number.low - slack <= value <= number.high + slack
 
 
-def _nearest(claim: Claim, readings: Sequence[_Known]) -> str:
-    middle = (claim.low + claim.high) / 2
+def _nearest(number: Number, readings: Sequence[Known]) -> str:
+    middle = (number.low + number.high) / 2
     return _show(min(readings, key=lambda one: abs(one.value - middle))) if readings else ""
 
 
-def _show(one: _Known) -> str:
+def _show(one: Known) -> str:
     return f"{one.fact.id} = {one.value:.6g} {one.unit}"
-
-
-def _readings(fact: Fact, sentence: Sentence) -> Iterator[_Known]:
-    """The ways in which a sentence may state a fact."""
-    if isinstance(fact.value, str):
-        return
-    problem = _problem(fact.id)
-    yield (
-        _Known(fact, "us", 1e3 * fact.value, problem)
-        if fact.unit == "ms"
-        else _Known(fact, fact.unit, fact.value, problem)
-    )
-    if fact.id.endswith("_fraction"):
-        yield _Known(fact, "percent", 100 * fact.value, problem)
-    elif fact.id.endswith(".speedup") and fact.value > 0:
-        if _GAIN.search(sentence.words):
-            yield _Known(fact, "percent", 100 * (fact.value - 1), problem)
-        if _LOSS.search(sentence.words):
-            yield _Known(fact, "percent", 100 * (1 - 1 / fact.value), problem)
-        if _SLOWER.search(sentence.words):
-            yield _Known(fact, "percent", 100 * (1 / fact.value - 1), problem)
-            yield _Known(fact, "ratio", 1 / fact.value, problem)
-
-
-def _pinned(sentence: Sentence, known: dict[str, Fact]) -> tuple[list[_Known], list[str]]:
-    readings: list[_Known] = []
-    missing = [name for pin in sentence.pins for name in pin if name and name not in known]
-    for name, over in sentence.pins:
-        if name in missing or over in missing:
-            continue
-        fact = known[name]
-        if not over:
-            readings += _readings(fact, sentence)
-        elif isinstance(fact.value, float | int) and isinstance(known[over].value, float | int):
-            stale = fact if fact.stale else known[over]
-            readings.append(_Known(stale, "ratio", float(fact.value) / float(known[over].value), None))
-    return readings, missing
-
-
-def _fits(one: _Known, sentence: Sentence) -> bool:
-    problem, batch = one.problem, _BATCH.match(one.fact.id)
-    if batch and sentence.batches and int(batch[1]) not in sentence.batches:
-        return False
-    if problem is None:
-        return True
-    if sentence.rows and problem.m not in sentence.rows:
-        return False
-    return not sentence.shapes or (problem.k, problem.n) in sentence.shapes
-
-
-@cache
-def _problem(fact_id: str) -> Problem | None:
-    """Of a fact's id, whatever protocol, arm and value it is of."""
-    parts = fact_id.split(".")
-    if len(parts) < 4 or parts[0] not in ("small_m", "ncu", "peer"):
-        return None
-    for end in range(len(parts), 3, -1):
-        try:
-            return parse_problem(".".join(parts[2:end]))
-        except ValueError:
-            continue
-    return None
-
-
-def _sizes(problem: Problem) -> tuple[int, ...]:
-    return problem.m, problem.n, problem.k, problem.bits, problem.group_size
-
-
-def _devices(facts: Iterable[Fact]) -> dict[str, str]:
-    """Name -> host: the machines of the two contributions, and the GPUs that facts name."""
-    named = {product: host for host, product in HOSTS.items()} | _ALIASES
-    named |= {
-        str(fact.value): fact.host for fact in facts if fact.id.startswith("record.") and fact.id.endswith(".gpu")
-    }
-    return named | {_VENDOR.sub("", name): host for name, host in named.items()}

@@ -69,10 +69,23 @@ class Document:
 
         return environment.get_template(f"{self.name}.md.j2").render(blocks=filled, hole=hole, device=given.device)
 
+    def about(self, work: Path) -> str:
+        """The host that all of it is about; empty where it is about several."""
+        return (inputs.read(work, "device", inputs.Named) or inputs.Named()).host if "device" in self.blocks else ""
+
     def title(self, text: str) -> str:
         """What a person wrote as the title, in one line, led by ``prefix`` once; empty where nothing is there."""
         words = " ".join(holes.answer(text, "title").split())
         return f"{self.prefix} {words}".strip() if words else ""
+
+    def still_open(self, path: Path) -> str:
+        """The same in a few words, whose turn it is among them; empty where nothing is open."""
+        found = self.open_holes(path)
+        words = sum(hole.id in self.required for hole in found)
+        lacks = len(found) - words
+        parts = [f"{words} {'hole is' if words == 1 else 'holes are'} open, for a person"] if words else []
+        parts += [f"{lacks} {'value waits' if lacks == 1 else 'values wait'} for a record or a filing"] if lacks else []
+        return ", ".join(parts)
 
     def open_holes(self, path: Path) -> list[Hole]:
         """Where a written draft still lacks a person's words, or a record. Raises UserError if it is not UTF-8."""
@@ -97,7 +110,7 @@ PR = Document(
         *("issue", "tests", "ours", "decode", "profiled", "correctness", "script", "commands", "machines", "not_run"),
         "records",
     ),
-    ("title", "rule", "disclosure", "change", "tests", "benchmarks", "links"),
+    ("title", "rule", "disclosure", "change", "coverage", "benchmarks", "links"),
 )
 LINK_BACK = Document(
     "link-back", "comment_mlxcel_725.md", ("filed", "ours", "decode", "not_run", "machines", "records"), ("words",)

@@ -1,4 +1,4 @@
-"""Recorded excuses: a person's reason to go on although a gate is red, for that content and no other."""
+"""Recorded excuses: a person's reason to go on although a gate is red, for that finding and no other."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from upstream_patch.errors import UserError
 NAME = "excuses"
 MAY_BE = frozenset({"claims", "benchmarks", "tests", "unaffected", "formatting", "duplicates", "base"})
 """Gates that a reason may open. The others stand for upstream's rules or for text that is not finished."""
+NEVER = frozenset({"stale", "outdated"})
+"""Findings that no reason opens: what the gate would say of today's state is not known."""
 
 
 class Excuse(Input):
     draft: str
     gate: str
+    code: str
+    """Of the finding that it is for."""
     because: str
     content_hash: Sha256
     given: AwareDatetime
@@ -35,15 +39,21 @@ def of(work: Path, draft: str, gate: str) -> Excuse | None:
     return next((one for one in found.excuses if (one.draft, one.gate) == (draft, gate)), None)
 
 
-def give(work: Path, draft: str, gate: str, because: str, content_hash: str, now: datetime | None = None) -> Path:
-    """Record why a gate is passed over. Raises UserError for a gate that takes no excuse, and for no reason."""
+def give(
+    work: Path, draft: str, gate: str, code: str, because: str, content_hash: str, now: datetime | None = None
+) -> Path:
+    """Record why a finding (``code``) is passed over. Raises UserError for a gate or finding that takes no excuse, and
+    for no reason."""
     if gate not in MAY_BE:
         raise UserError(f"the gate {gate} takes no excuse, only: {', '.join(sorted(MAY_BE))}")
+    if code in NEVER:
+        raise UserError(f"{gate} is red because something is {code}, which takes no excuse: renew it")
     if not because.strip():
         raise UserError("an excuse needs a reason: --because 'why it may go out as it is'")
     excuse = Excuse(
         draft=draft,
         gate=gate,
+        code=code,
         because=" ".join(because.split()),
         content_hash=content_hash,
         given=now or datetime.now(UTC),

@@ -46,7 +46,7 @@ class Outcome(StrEnum):
     GREEN = "green"
     EXCUSED = "excused"
     STALE = "stale"
-    """An excuse was given for other content than today's."""
+    """An excuse was given for another finding, or for other content, than today's."""
     RED = "red"
 
 
@@ -56,12 +56,15 @@ class Gate:
     """``issue``, ``pr``, ``link-back`` or ``docs``."""
     name: str
     outcome: Outcome
+    code: str
+    """The finding in one stable word, ``ok`` where the gate is green; an excuse is for one such finding."""
     why: str
     """What was found, in one line; with a person's own reason where it is excused."""
     fix: str
     """The way out; empty where the gate is open."""
     content_hash: str
-    """sha256 of all that the gate looked at, the draft's text among it: other content, another hash."""
+    """sha256 of all that the gate looked at, the draft's text among it, and of what it found: the state, or the
+    finding, is another, so is the hash."""
 
     @property
     def open(self) -> bool:
@@ -114,14 +117,14 @@ def ready(draft: str, work: Path, evidence: Path, now: datetime | None = None) -
 
 
 def excuse(draft: str, name: str, because: str, work: Path, evidence: Path, now: datetime | None = None) -> Path:
-    """Record a person's reason to pass over a red gate, for its content as it is. Raises UserError where there is none
-    to excuse."""
+    """Record a person's reason to pass over what a red gate found. Raises UserError where there is nothing that may be
+    excused."""
     gate = next((gate for gate in status(work, evidence, (draft,), now) if gate.name == name), None)
     if gate is None:
         raise UserError(f"{draft} has no gate {name}: {', '.join(FOR[draft])}")
     if gate.outcome is Outcome.GREEN:
         raise UserError(f"{draft}: {name} is green and needs no excuse")
-    return excuses.give(work, draft, name, because, gate.content_hash, now)
+    return excuses.give(work, draft, name, gate.code, because, gate.content_hash, now)
 
 
 def _gates(draft: str, work: Path, derived: Sequence[Fact], now: datetime) -> Iterator[Gate]:
@@ -129,7 +132,8 @@ def _gates(draft: str, work: Path, derived: Sequence[Fact], now: datetime) -> It
     file = work / document.file
     if not file.exists():
         nothing = hashlib.sha256(b"").hexdigest()
-        yield Gate(draft, "drafted", Outcome.RED, f"there is no {file}", f"upstream-patch draft {draft}", nothing)
+        fix = f"upstream-patch draft {draft}"
+        yield Gate(draft, "drafted", Outcome.RED, "missing", f"there is no {file}", fix, nothing)
         return
     look = Look(document, work, managed.read(file), derived, now)
     for name in FOR[draft]:
@@ -137,8 +141,9 @@ def _gates(draft: str, work: Path, derived: Sequence[Fact], now: datetime) -> It
         digest = checks.content_hash(look, finding)
         outcome, why, fix = Outcome.GREEN if finding.ok else Outcome.RED, finding.why, finding.fix
         given = None if finding.ok else excuses.of(work, draft, name)
-        if given and given.content_hash == digest:
+        if given and given.content_hash == digest and finding.code not in excuses.NEVER:
             outcome, why, fix = Outcome.EXCUSED, f"{why}; excused: {given.because}", ""
         elif given:
-            outcome, why = Outcome.STALE, f"{why}; the excuse of {given.given:%Y-%m-%d} was for other content"
-        yield Gate(draft, name, outcome, why, fix, digest)
+            what = "other content" if given.code == finding.code else f"another finding ({given.code})"
+            outcome, why = Outcome.STALE, f"{why}; the excuse of {given.given:%Y-%m-%d} was for {what}"
+        yield Gate(draft, name, outcome, finding.code, why, fix, digest)

@@ -14,7 +14,14 @@ _FRAME = re.compile(
     r"^(?:\*\*.*\*\*|#.*|- (?:OS Version|Version|AI usage disclosure):?|```\w*)\s*$|^\[BUG\]", re.MULTILINE
 )
 """What is the form's own: it fills no hole."""
-_STANDS = re.compile(r"(?<![a-z])todo(?![a-z])", re.IGNORECASE)
+_STANDS = re.compile(r"(?<![a-z])(?:todo|tb[dac]|fixme|xxx+)(?![a-z])", re.IGNORECASE)
+_NOTHING = re.compile(
+    r"\W*(?:n\W*a|not applicable|no answer|blank|empty|placeholder|lorem ipsum.*|wip|pending|later|coming soon"
+    r"|to be (?:done|written|filled|added|determined|decided|confirmed)|see (?:above|below)|same|ditto|ok|asdf\w*|foo"
+    r"|(?:test|x|y|z|bla)(?:\W+(?:test|x|y|z|bla))*)\W*",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Answers that say nothing."""
 _LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -42,12 +49,13 @@ def answer(text: str, hole_id: str) -> str:
 
 
 def open_holes(text: str, required: Sequence[str] = ()) -> list[Hole]:
-    """Holes without a word in them, or with a TODO in any spelling, and ``required`` ones whose marker is gone."""
+    """Holes without a word in them, with one that only stands for words (``TBD``, ``N/A``), and ``required`` ones whose
+    marker is gone."""
     result, there = [], set()
     for match, answered in _answers(text):
         there.add(match["id"])
         words = re.sub(rf"^[\W\d_]*{match['id']}\W*$", "", answered, flags=re.MULTILINE)  # what a cut TODO line leaves
-        if _STANDS.search(answered) or not _LETTER.search(words):
+        if _STANDS.search(answered) or not _LETTER.search(words) or _NOTHING.fullmatch(words):
             result.append(Hole(match["id"], text.count("\n", 0, match.start()) + 1, match["hint"]))
     gone = "its marker is gone: draft anew beside it and copy it back"
     return result + [Hole(name, 0, gone) for name in required if name not in there]

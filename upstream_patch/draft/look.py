@@ -14,17 +14,23 @@ from upstream_patch.draft.documents import Document
 from upstream_patch.draft.inputs import SeriesProof
 from upstream_patch.records.facts import Fact
 
+OK = "ok"
 FRESH_HOURS = 24
 """A search for duplicates, and a look at upstream's head, holds for a day."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    ok: bool
+    code: str
+    """What was found, in one stable word: ``unread``, ``outdated``; ``OK`` where the gate is open."""
     why: str
     fix: str = ""
     seen: tuple[str, ...] = ()
-    """What the gate looked at besides the draft's text."""
+    """What the gate looked at besides the draft's text, and all that it found there which ``why`` leaves out."""
+
+    @property
+    def ok(self) -> bool:
+        return self.code == OK
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,13 @@ from typing import Protocol
 
 from upstream_patch.errors import UserError
 
-AUTOMATION = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "BUILDKITE", "JENKINS_URL", "TF_BUILD")
-"""Variables that machines set for the programs they run."""
+AUTOMATION = (
+    *("CI", "GITHUB_ACTIONS", "GITLAB_CI", "BUILDKITE", "JENKINS_URL", "TF_BUILD"),
+    *("AI_AGENT", "AGENT", "CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CODEX_SANDBOX", "CODEX_THREAD_ID", "CODEX_CI"),
+    *("COPILOT_CLI", "COPILOT_AGENT", "CURSOR_AGENT", "GEMINI_CLI", "OPENCODE", "OPENCODE_CLIENT", "QWEN_CODE"),
+    *("AMP_CURRENT_THREAD_ID", "ANTIGRAVITY_AGENT", "AUGMENT_AGENT", "CLINE_ACTIVE", "GOOSE_TERMINAL"),
+)
+"""Variables that CI and coding agents set for the programs they run. Aider and Devin set none that is their own."""
 
 
 class NotAPerson(UserError):
@@ -34,13 +39,15 @@ class Person(Protocol):
 
 
 class Terminal:
-    """A person at a terminal. Raises NotAPerson where input or output is none, or under automation."""
+    """A person at a terminal, who may ``act``. Raises NotAPerson where input or output is none, or under automation."""
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, act: str = "send", environ: Mapping[str, str] = os.environ) -> None:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise NotAPerson("only a person at a terminal may send: MLX bans agents that file: run it in your shell")
+            raise NotAPerson(f"only a person at a terminal may {act}: MLX bans agents that file: run it in your shell")
         if found := [name for name in AUTOMATION if environ.get(name)]:
-            raise NotAPerson(f"only a person may send, and {found[0]} is set, as in a CI job: run it in your own shell")
+            raise NotAPerson(
+                f"only a person may {act}, and {found[0]} is set, as CI and agents do: run it in your own shell"
+            )
 
     def show(self, text: str) -> None:
         print(text)

@@ -160,8 +160,8 @@ def _decode(book: Book) -> Iterator[Table]:
             about=f"Milliseconds; {what}. "
             "Matmuls: the step's quantized matmuls alone, each waiting for those it waits for in the step; of probe: "
             "their packed bytes in that time, as a share of the read probe. Host: what the host needs to build the "
-            "step and hand it over, with the wait for room in MLX's queue where the device is slower, so its own cost is "
-            "at most that. Logits error: against the same weights in fp32.",
+            "step and hand it over, with the wait for room in MLX's queue where the device is slower, so its own cost "
+            "is at most that. Logits error: against the same weights in fp32.",
             columns=("", *(words for _, _, words in _STEP)),
             groups=(Group("", tuple(rows)),) if rows else (),
         )

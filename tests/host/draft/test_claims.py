@@ -2,65 +2,32 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
+from tests.host.draft.said import FACTS, STEM, listed
 from upstream_patch.draft import claims
 from upstream_patch.draft.managed import block
-from upstream_patch.records.facts import Fact
-
-STEM = "small_m.h200.4096x4096.b4.g64.bf16"
-
-
-def fact(fact_id: str, value: float | str, unit: str, stale: bool = False) -> Fact:
-    host = "h200" if "h200" in fact_id else "gb10"
-    made = datetime(2026, 11, 1, tzinfo=UTC)
-    return Fact(fact_id, value, unit, host, f"evidence/{host}.json", "0" * 64, stale, made, "nox -s bench")
-
-
-FACTS = [
-    fact(f"{STEM}.M1.stock_us", 9.31, "us"),
-    fact(f"{STEM}.M7.stock_us", 63.14, "us"),
-    fact(f"{STEM}.M7.ours_us", 4.56, "us"),
-    fact(f"{STEM}.M7.speedup", 13.84, "ratio"),
-    fact(f"{STEM}.M7.read_fraction", 0.482, "ratio"),
-    fact("small_m.h200.4096x14336.b4.g64.bf16.M7.stock_us", 220.2, "us"),
-    fact("small_m.h200.4096x14336.b4.g64.bf16.M8.speedup", 0.8, "ratio"),
-    fact("ncu.h200.4096x4096.b4.g64.bf16.M7.stock.dram_bytes_read", 66_060_288.0, "byte"),
-    fact("probe.h200.read_gbps", 4379.0, "GB/s"),
-    fact("sanitizer.h200.memcheck.launches", 1225, "count"),
-    fact("correctness.h200.bf16.max_norm_error", 0.00235535, "norm"),
-    fact("decode.gb10.llama-3.1-8b.B4.ours_tok_s", 74.21, "tokens/s"),
-    fact("decode.h200.llama-3.1-8b.B8.ours_ms_step", 3.81, "ms"),
-    fact(f"{STEM.replace('h200', 'gb10')}.M2.ours_us", 111.0, "us", stale=True),
-    fact("record.h200-1.gpu", "NVIDIA H200", "text"),
-]
-
-
-def listed(prose: str) -> list[str]:
-    return [str(remark) for remark in claims.check(prose, FACTS)]
 
 
 @pytest.mark.parametrize(
     "prose",
     [
         "On an H200 it takes 63.1 us at M = 7, and 4.6 µs with ours: 13.8x.",
-        "63 us; 63.14 microseconds; 0.063 ms; about 220 us; over 60 us.",
+        "4096 x 4096: 63 us; 63.14 microseconds; 0.063 ms; over 60 us. About 220 us with 4096 x 14336.",
         "4096 x 4096 at M = 7: 13.8 times faster. It was 4 rows or 8 rows of a 4-bit weight, M in 2..7, K = 4096.",
-        "It reaches 48.2% of the read probe of 4,379 GB/s, that is 4.379 TB/s.",
-        "It is 1284% faster, or takes 93% less.",
+        "At M = 7 it reaches 48.2% of the read probe of 4,379 GB/s, that is 4.379 TB/s.",
+        "At M = 7 it is 1284% faster, or takes 93% less time.",
         "M = 8 on 4096 x 14336 is slower, 1.25x.",
         "66.06 MB or 63.0 MiB are read at M = 7.",
         "No error in 1,225 launches, and a norm error of 0.00236.",
         "At B = 4, 4 clients, it is 74.2 tok/s on a GB10. From 1 to 8 clients: 74 tok/s.",
-        "A DGX Spark gives 74.2 tok/s, 74 tokens per second.",
-        "From 9.3 to 63.1 us. A step takes 3.8 ms, 3810 us.",
+        "With four clients a DGX Spark gives 74.2 tok/s, 74 tokens per second.",
+        "From 9.3 to 63.1 us on 4096 x 4096. A step of decode at B = 8 takes 3.8 ms, 3810 us.",
         "See #3764, lablup/mlxcel#725 of 2026-07-10, MLX 0.32.4, CUDA 13.0, Llama-3.1-8B, https://a.b/9x, [8, 1, 64].",
-        "## 17 reasons\n\n1. first\n2. second\n\n> 3. third",
-        "`99.9 us` and ``5x``\n\n```\nM = 7: 77.7 us\n```\n\n    88.8 us\n",
+        "## 1. Reasons\n\n### 2.1 More\n\n1. first\n2. second\n\n> 3. third",
+        "`x[99]` and ``M = 7: 5 x y``\n\n```\nM = 7: 77.7 us\n```\n\n    88.8 us\n",
         "<!-- 99 us -->" + block("ours", "| 99.9 us | fastest |"),
-        "The H200 is the best case: 13.8x.",
+        "On the H200 M = 7 is the best case: 13.8x.",
         "It grows 6.8x from M = 1 to M = 7. <!-- fact " + f"{STEM}.M7.stock_us / {STEM}.M1.stock_us -->",
         "Never slower at M = 7. <!-- fact " + f"{STEM}.M7.speedup -->",
     ],
@@ -115,14 +82,14 @@ def test_what_the_facts_bear_out(prose: str) -> None:
         ("250 TFLOP/s are reached.", "line 1: '250 TFLOP/s' is no fact"),
         (
             "On a GB10 8 clients get 74.2 tok/s.",
-            "line 1: '74.2 tok/s' is no fact",
+            "line 1: '74.2 tok/s' is no fact; nearest: decode.gb10.llama-3.1-8b.B8.stock_tok_s = 99.1 tokens/s",
         ),
         ("13.8x. <!-- fact small_m.nothing -->", "line 1: 'small_m.nothing' is pinned and is no fact"),
         (
             f"63.1 us. <!-- fact {STEM}.M1.stock_us -->",
             f"line 1: '63.1 us' is no fact; nearest: {STEM}.M1.stock_us = 9.31 us",
         ),
-        ("| a | 99.5% |\n| b | 48.2% |", "line 1: '99.5 %' is no fact; nearest: "),
+        ("| M = 7 | 99.5% of the probe |\n| M = 7 | 48.2% of the probe |", "line 1: '99.5 %' is no fact; nearest: "),
     ],
 )
 def test_what_is_listed(prose: str, said: str) -> None:
@@ -132,7 +99,10 @@ def test_what_is_listed(prose: str, said: str) -> None:
 
 
 def test_which_facts_a_number_is() -> None:
-    said = [str(one) for one in claims.judge("63.1 us at M = 7, K = 4096, 4 rows.\n\n13.8x or 0.8x or 1x.", FACTS)]
+    said = [
+        str(one)
+        for one in claims.judge("63.1 us at M = 7, K = 4096, N = 4096.\n\nAt M = 7 and 8, 13.8x or 0.8x or 1x.", FACTS)
+    ]
     assert said == [
         f"line 1: '63.1 us' is {STEM}.M7.stock_us = 63.14 us",
         f"line 3: '13.8 x' is {STEM}.M7.speedup = 13.84 ratio",
@@ -146,5 +116,5 @@ def test_line_ends_move_no_line() -> None:
 
 
 def test_a_sentence_does_not_borrow_the_device_of_another_paragraph() -> None:
-    assert listed("A GB10 was not run.\n\nIt takes 63.1 us.") == []
-    assert len(listed("A GB10 was not run. It takes 63.1 us.")) == 1
+    assert listed("A GB10 was not run.\n\nAt M = 7 it takes 63.1 us.") == []
+    assert len(listed("A GB10 was not run. At M = 7 it takes 63.1 us.")) == 1

@@ -86,6 +86,25 @@ def test_no_rate_of_decode_stands_without_what_was_decoded(rehearsal: Any) -> No
     assert f"\n\nDecode of llama-3.1-8b: {DECODED}\n\n| clients B |" in rehearsal.draft("docs").read_text()
 
 
+def test_no_hole_has_the_name_of_a_block() -> None:
+    assert [name for name, document in DOCUMENTS.items() if {*document.required} & {*document.blocks}] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["N/A", "n.a.", "TBD", "tbd: later", "todo", "-", "\u2014", "...", "FIXME", "WIP", "Pending.", "(later)", "xxx"],
+)
+def test_what_only_stands_for_words_fills_no_hole(words: str) -> None:
+    assert [hole.id for hole in holes.open_holes(f"<!-- HOLE context: say it -->\n{words}\n")] == ["context"]
+
+
+@pytest.mark.parametrize(
+    "words", ["None.", "See #3764.", "To be clear, I would help.", "It is pending a review.", "No, later is fine."]
+)
+def test_a_short_answer_is_one(words: str) -> None:
+    assert holes.open_holes(f"<!-- HOLE context: say it -->\n{words}\n") == []
+
+
 def test_markers_that_are_all_gone_are_open_holes() -> None:
     assert [(hole.id, hole.line) for hole in holes.open_holes("", ("title",))] == [("title", 0)]
 

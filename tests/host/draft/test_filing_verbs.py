@@ -191,7 +191,9 @@ def test_automation_may_not_send(
     for words in SENDING:
         code, shown, told = terminal(*words, types="ml-explore/mlx")
         assert (code, shown) == (45, "")
-        assert told == f"error: only a person may send, and {name} is set, as in a CI job: run it in your own shell\n"
+        assert (
+            told == f"error: only a person may send, and {name} is set, as CI and agents do: run it in your own shell\n"
+        )
     assert fake.log == []
 
 

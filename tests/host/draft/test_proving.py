@@ -47,7 +47,8 @@ def mlx(tmp_path: Path) -> Repository:
     path.mkdir()
     repository = Repository(path)
     repository.git("init", "--quiet", "--initial-branch=main")
-    watched = {rule.stands[0].file: "Write it yourself.\n" for rule in rules.rules().rules}
+    stands = [place for rule in rules.rules().rules for place in rule.stands if place.commit]
+    watched = {place.file: "Write it yourself.\n" for place in stands}
     style = {".clang-format": "BasedOnStyle: x\n", ".pre-commit-config.yaml": HOOKS}
     repository.commit({**watched, **standin(CHANGES), **style}, "base")
     repository.git("tag", "v0.32.4")

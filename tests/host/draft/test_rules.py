@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from upstream_patch.draft import inputs, rules
 from upstream_patch.draft.gates import CODES
 from upstream_patch.errors import UserError
 
+BUG = ".github/ISSUE_TEMPLATE/bug_report.md"
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 
 
@@ -25,9 +27,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 def commit(folder: Path, **files: str) -> str:
     for name, text in files.items():
-        path = folder / {"contributing": "CONTRIBUTING.md", "bug": ".github/ISSUE_TEMPLATE/bug_report.md"}.get(
-            name, name
-        )
+        path = folder / {"contributing": "CONTRIBUTING.md", "bug": BUG}.get(name, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     git(folder, "add", "-A")
@@ -37,11 +37,15 @@ def commit(folder: Path, **files: str) -> str:
 
 @pytest.fixture
 def mlx(tmp_path: Path) -> Path:
-    """A stand-in for a clone: files of our own at the paths that are watched."""
+    """A stand-in for a clone: files of our own at the paths that are watched, and those that tell MLX's repository."""
     folder = tmp_path / "mlx"
     folder.mkdir()
     git(folder, "init", "-q")
-    commit(folder, contributing="Write it yourself.\nTest it.\n", bug="What is wrong?\n", unwatched="x\n")
+    stands = {place.file: "Text.\n" for rule in rules.rules().rules for place in rule.stands if place.commit}
+    kept = {path: text for path, text in stands.items() if path not in ("CONTRIBUTING.md", BUG)}
+    marks = {"mlx/version.h": "", "mlx/primitives.h": "", ".pre-commit-config.yaml": "repos:\n"}
+    words = {"contributing": "Write it yourself.\nTest it.\n", "bug": "What is wrong?\n", "unwatched": "x\n"}
+    commit(folder, **marks, **kept, **words)
     return folder
 
 
@@ -64,13 +68,13 @@ def test_red_until_a_person_has_read_them_and_after_every_change(mlx: Path, tmp_
     assert rules.judge(work, NOW) == (False, "nobody has read upstream's rules at first hand")
     first = list(rules.refresh(work, mlx, now=NOW))
     head = git(mlx, "rev-parse", "HEAD")
-    assert first[0] == f"ml-explore/mlx {head}: 2 files with rules"
+    assert first[0] == f"ml-explore/mlx {head}: 6 files with rules"
+    assert "--- read/.github/workflows/update_bypass_list.yml" in first
     assert {"+Write it yourself.", "+What is wrong?"} <= set(first)
     assert (
         "=> check that CONTRIBUTING.md still says: New tests fail on main and pass with the change. (rule "
         in "\n".join(first)
     )
-    assert any(line.startswith("=> rule agents-do-not-send stood in AGENTS.md, which is not there") for line in first)
     assert rules.judge(work, NOW)[0] is False  # seen, not read
 
     said = list(rules.refresh(work, mlx, word(first), now=NOW))
@@ -106,12 +110,25 @@ def test_what_is_not_committed_does_not_count(mlx: Path, tmp_path: Path) -> None
     assert word(list(rules.refresh(tmp_path, mlx, now=NOW))) == before
 
 
-def test_a_folder_that_is_no_clone_is_one_line(mlx: Path, tmp_path: Path) -> None:
+def test_what_is_no_clone_of_mlx_is_one_line_and_opens_nothing(mlx: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"empty is no git checkout that can be read .*: clone MLX and name the clone"):
+    with pytest.raises(UserError, match=r"empty is not a git checkout: --mlx takes a clone of MLX"):
         list(rules.refresh(tmp_path, tmp_path / "empty"))
-    git(mlx, "rm", "-q", "CONTRIBUTING.md")
+    git(mlx, "rm", "-q", "mlx/version.h")  # all the watched files, in some other project
     commit(mlx, other="x")
-    with pytest.raises(UserError, match=r"has no CONTRIBUTING.md at \w{12}: name a clone of ml-explore/mlx"):
+    with pytest.raises(UserError, match=r"is a git checkout, but not MLX's: it has no mlx/version.h"):
         list(rules.refresh(tmp_path, mlx))
     assert not inputs.path(tmp_path, rules.NAME).exists()
+
+
+@pytest.mark.parametrize("file", ["AGENTS.md", "CONTRIBUTING.md", ".github/workflows/update_bypass_list.yml", BUG])
+def test_nobody_has_read_a_rule_whose_file_is_gone(file: str, mlx: Path, tmp_path: Path) -> None:
+    git(mlx, "rm", "-q", file)
+    commit(mlx, other="x")
+    said = list(rules.refresh(tmp_path, mlx, now=NOW))
+    assert any(re.match(rf"=> rule [\w-]+ stood in {re.escape(file)}, which is not there", line) for line in said)
+    assert not any("--read" in line for line in said)
+    digest = inputs.read(tmp_path, rules.NAME, rules.Readings).seen.digest  # type: ignore[union-attr]
+    with pytest.raises(UserError, match=rf"{re.escape(file)} is not there, in which rule [\w-]+ stood: .*mlx.json"):
+        list(rules.refresh(tmp_path, mlx, digest, now=NOW))
+    assert rules.judge(tmp_path, NOW) == (False, "nobody has read upstream's rules at first hand")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from upstream_patch import cli
 from upstream_patch.draft import gates, inputs
 from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.gates import CODES, FOR
+from upstream_patch.filing.person import AUTOMATION
 
+SEEN = SimpleNamespace(isatty=lambda: True)
 Call = Callable[..., tuple[int, str, str]]
 DOC = "# Batching\n\n## Serving-throughput defaults\n\n> Backend note (CUDA / Blackwell): old.\n\nMore.\n"
 
@@ -32,6 +35,13 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return int(ended.value.code or 0), out, err
 
     return run
+
+
+@pytest.fixture
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in AUTOMATION:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("upstream_patch.filing.person.sys", SimpleNamespace(stdin=SEEN, stdout=SEEN))
 
 
 def places(here: Any) -> tuple[str, ...]:
@@ -66,8 +76,13 @@ def test_the_help_of_each_verb_leads_to_the_next(call: Call, verb: tuple[str, ..
 def test_a_draft_names_its_file_its_holes_and_the_next_verb(call: Call, rehearsal: Any, name: str) -> None:
     code, out, _ = call("draft", name, *places(rehearsal))
     path = rehearsal.work / DOCUMENTS[name].file
-    count = len(DOCUMENTS[name].open_holes(path))
-    assert (code, out) == (0, f"{path}: {count} holes are open, for a person; next: upstream-patch status {name}\n")
+    waits = {
+        "issue": "8 holes are open, for a person",
+        "pr": "7 holes are open, for a person, 2 values wait for a record or a filing",
+        "link-back": "1 hole is open, for a person, 2 values wait for a record or a filing",
+        "docs": "1 hole is open, for a person",
+    }
+    assert (code, out) == (0, f"{path}: {waits[name]}; next: upstream-patch status {name}\n")
 
 
 def test_status_shows_every_gate_in_words_and_as_data(call: Call, rehearsal: Any) -> None:
@@ -93,7 +108,7 @@ def test_status_shows_every_gate_in_words_and_as_data(call: Call, rehearsal: Any
     ]
     told = json.loads(call("status", "--json", *places(rehearsal))[1])
     assert {(gate["draft"], gate["name"]) for gate in told} >= {("issue", name) for name in FOR["issue"]}
-    assert all(set(gate) == {"draft", "name", "outcome", "why", "fix", "content_hash", "open"} for gate in told)
+    assert all(set(gate) == {"draft", "name", "outcome", "code", "why", "fix", "content_hash", "open"} for gate in told)
     assert all(bool(gate["fix"]) != gate["open"] for gate in told)
 
 
@@ -144,12 +159,38 @@ def test_claims_are_listed_with_their_line_and_the_code_says_so(call: Call, rehe
     )
 
 
-def test_an_excuse_is_recorded_and_shown(call: Call, rehearsal: Any) -> None:
+def test_an_excuse_is_recorded_and_shown(call: Call, rehearsal: Any, at_a_terminal: None) -> None:
     rehearsal.draft("issue")
     code, out, _ = call("excuse", "issue", "duplicates", "--because", "none exist", *places(rehearsal))
     assert (code, out.partition(": ")[2]) == (0, "recorded; next: upstream-patch status issue\n")
     assert "nobody has searched for duplicates; excused: none exist" in call("status", "issue", *places(rehearsal))[1]
     assert call("excuse", "issue", "holes", "--because", "x", *places(rehearsal))[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "act"),
+    [
+        (("excuse", "issue", "duplicates", "--because", "none exist"), "excuse a gate"),
+        (("rules", "refresh", "--mlx", ".", "--read", "0" * 12), "say that the rules were read"),
+    ],
+)
+def test_a_gate_is_opened_by_a_person_at_a_terminal_only(
+    call: Call, rehearsal: Any, at_a_terminal: None, words: tuple[str, ...], act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rehearsal.draft("issue")
+    at = words + (places(rehearsal) if words[0] == "excuse" else ("--out", str(rehearsal.work.parent)))
+    for name in ("CI", "CLAUDECODE"):
+        monkeypatch.setenv(name, "1")
+        assert call(*at)[::2] == (
+            45,
+            f"error: only a person may {act}, and {name} is set, as CI and agents do: run it in your own shell\n",
+        )
+        monkeypatch.delenv(name)
+    piped = SimpleNamespace(isatty=lambda: False)
+    monkeypatch.setattr("upstream_patch.filing.person.sys", SimpleNamespace(stdin=piped, stdout=SEEN))
+    code, _, err = call(*at)
+    assert code == 45 and err.startswith(f"error: only a person at a terminal may {act}: ")
+    assert not (rehearsal.work / "inputs" / "excuses.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +208,9 @@ def test_an_excuse_is_recorded_and_shown(call: Call, rehearsal: Any) -> None:
         (("draft", "docs", "--doc", "none.md"), "no file none.md: name docs/CONTINUOUS_BATCHING.md"),
     ],
 )
-def test_a_mistake_is_one_line(call: Call, rehearsal: Any, words: tuple[str, ...], says: str) -> None:
+def test_a_mistake_is_one_line(
+    call: Call, rehearsal: Any, at_a_terminal: None, words: tuple[str, ...], says: str
+) -> None:
     code, _, err = call(*words, *places(rehearsal))
     assert code == 2
     assert err.startswith(f"error: {says}") and err.count("\n") == 1

@@ -21,8 +21,8 @@ from pydantic import AwareDatetime
 
 from upstream_patch.draft import inputs
 from upstream_patch.draft.inputs import Commit, Input, Sha256
-from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.machine.system import System
+from upstream_patch.errors import UserError
+from upstream_patch.series.checkout import open_checkout
 
 NAME = "rules"
 FRESH_DAYS = 7
@@ -95,7 +95,8 @@ def refresh(work: Path, checkout: Path, accept: str | None = None, now: datetime
     """Read the watched files of a checkout's HEAD, store that, and say line by line what changed and how to go on.
 
     ``accept`` is the digest that an earlier call printed: the person has read those files. Raises UserError when the
-    files are no longer those, and when ``checkout`` has none of them; MissingTool without git.
+    files are no longer those, when a file that a rule stood in is gone, and when ``checkout`` is no clone of MLX;
+    MissingTool without git.
     """
     commit, texts = _watched(checkout)
     seen = Reading(
@@ -108,6 +109,13 @@ def refresh(work: Path, checkout: Path, accept: str | None = None, now: datetime
     old = before.texts if before else {}
     if accept is not None and accept != seen.digest:
         raise UserError(f"the files are {seen.digest} now, not {accept}: read what {REFRESH} shows, then name that")
+    missing = _missing(texts)
+    if accept is not None and missing:
+        rule, file = missing[0]
+        raise UserError(
+            f"{file} is not there, in which rule {rule} stood: find where it stands now and correct "
+            "upstream_patch/draft/rules/mlx.json, or name a clone at the head of its main branch"
+        )
     known = accept is not None or (before is not None and before.accepted is not None and _same(before.accepted, seen))
     kept = seen if known else before.accepted if before else None
     inputs.write(work, NAME, Readings(seen=seen, accepted=kept, texts=texts if known else old))
@@ -116,7 +124,8 @@ def refresh(work: Path, checkout: Path, accept: str | None = None, now: datetime
         yield f"read: {seen.digest}; the gate `rules` is green for {FRESH_DAYS} days, or until they change"
         return
     yield from _changes(old, texts)
-    yield f"when you have read them: {REFRESH} --read {seen.digest}"
+    if not missing:
+        yield f"when you have read them: {REFRESH} --read {seen.digest}"
 
 
 def judge(work: Path, now: datetime) -> tuple[bool, str]:
@@ -149,28 +158,27 @@ def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
         for rule in rules().rules:
             if any(place.file == path for place in rule.stands):
                 yield f"=> check that {path} still says: {rule.says} (rule {rule.id}, gate {rule.gate})"
-    for rule in rules().rules:
-        for place in rule.stands:
-            if place.file not in new and any(fnmatch.fnmatch(place.file, pattern) for pattern in rules().watched):
-                yield f"=> rule {rule.id} stood in {place.file}, which is not there: find where it stands now"
+    for rule_id, file in _missing(new):
+        yield f"=> rule {rule_id} stood in {file}, which is not there: find where it stands now"
 
 
-def _watched(checkout: Path) -> tuple[str, dict[str, str]]:
+def _watched(path: Path) -> tuple[str, dict[str, str]]:
     """HEAD, and the text of every watched file in it; what is not committed does not count."""
+    checkout = open_checkout(path)
+    read = checkout.reader()
+    names = checkout.git("-c", "core.quotePath=off", "ls-tree", "-r", "--name-only", "HEAD").splitlines()
+    return checkout.commit(), {name: read(name) or "" for name in names if _is_watched(name)}
 
-    def git(*arguments: str) -> str:
-        command = ["git", "-c", "core.quotePath=off", "-C", str(checkout), *arguments]
-        answer = System().run(command)
-        if answer.code is None:
-            raise MissingTool("git is not installed", "install it")
-        if not answer.ok:
-            said = (answer.err.strip().splitlines() or ["no reason given"])[-1]
-            raise UserError(f"{checkout} is no git checkout that can be read ({said}): clone MLX and name the clone")
-        return answer.out
 
-    commit = git("rev-parse", "HEAD").strip()
-    names = git("ls-tree", "-r", "--name-only", "HEAD").splitlines()
-    chosen = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in rules().watched)]
-    if "CONTRIBUTING.md" not in chosen:
-        raise UserError(f"{checkout} has no CONTRIBUTING.md at {commit[:12]}: name a clone of {rules().repository}")
-    return commit, {name: git("show", f"HEAD:{name}") for name in chosen}
+def _is_watched(path: str) -> bool:
+    return any(fnmatch.fnmatch(path, pattern) for pattern in rules().watched)
+
+
+def _missing(texts: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(rule, file) where a rule stood in a watched file that is not there."""
+    return [
+        (rule.id, place.file)
+        for rule in rules().rules
+        for place in rule.stands
+        if place.file not in texts and _is_watched(place.file)
+    ]

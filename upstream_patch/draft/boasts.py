@@ -1,0 +1,68 @@
+"""Words that claim without a number: the best, always, faster, and devices that are merely named."""
+
+from __future__ import annotations
+
+import re
+
+EXTREME = re.compile(
+    r"\b(?:fastest|quickest|best(?:-in-class)?|optimal(?:ly)?|ideal(?:ly)?|perfect(?:ly)?|superior|unmatched|unbeat\w+"
+    r"|blazing(?:ly)?|state[- ]of[- ]the[- ]art|saturat\w+|speed of light|peak(?!\smemory)|roofline|significant(?:ly)?"
+    r"|substantial(?:ly)?"
+    r"|considerabl[ey]|dramatic(?:ally)?|vast(?:ly)?|huge(?:ly)?|massive(?:ly)?|tremendous(?:ly)?|enormous(?:ly)?"
+    r"|negligible"
+    r"|(?:much|far|way|a lot) (?:faster|slower|better))\b",
+    re.IGNORECASE,
+)
+"""Borne out by a number beside it."""
+ABSOLUTE = re.compile(
+    r"\b(?:always|never|everywhere|across the board|(?:in|for|on|at) (?:all|any|every) (?:cases?|shapes?|sizes?"
+    r"|devices?|GPUs?)"
+    r"|all (?:shapes|sizes|devices|GPUs|cases)|(?:any|every) (?:shape|size|device|GPU|case|card|batch size)"
+    r"|(?:no|zero|any|without(?: any)?)[- ](?:regressions?|overhead|slow-?downs?|cost|loss(?:es)?)"
+    r"|regression[- ]free|no slower"
+    r"|(?:than|of) (?:any|all|every)(?:thing)?(?: other)?|free of charge|(?:for|comes) free|lossless|guarantee\w*)\b",
+    re.IGNORECASE,
+)
+"""Said of everything: only a pinned fact, or a count of all, bears it out."""
+COMPARED = re.compile(
+    r"\b(?:faster|slower|quicker|outperform\w*|outpac\w*|surpass\w*|beats?|speeds? up|sped up|speed-?ups?|slow-?downs?"
+    r"|regress(?:es|ed|ions?)?)\b",
+    re.IGNORECASE,
+)
+"""A comparison, which needs a number, or a verdict of the problems that it is said of."""
+_NOT_SAID = re.compile(
+    r"\b(?:would|could|should|may|might|can|expect\w*|predict\w*|forecast\w*|hope\w*|want\w*|plan\w*|intend\w*"
+    r"|aim\w*|goal"
+    r"|if|whether|please|will|ask\w*|offer\w*|suggest\w*|propos\w*|to (?:be|make|get|become|run|see))\b|\?",
+    re.IGNORECASE,
+)
+_POINTS = re.compile(r"\b(?:tables?|below|above|columns?|lists?|listed|see|records?|script|verdicts?)\b", re.IGNORECASE)
+_LOOKED = (
+    r"(?:run|ran|running|measur\w+|tim(?:ed|ings?)|test\w*|tr(?:y|ied)|benchmark\w*|have|has|had|own\w*|access"
+    r"|records?|numbers?"
+    r"|facts?|results?|evidence|hardware|data|seen|checked|claims?|figures?)"
+)
+_UNSEEN = re.compile(
+    rf"(?:\b(?:not|no|nobody|none|never|without|lack\w*|cannot|missing|unable|nor)\b|n't\b).*\b{_LOOKED}\b"
+    rf"|\b{_LOOKED}\b.*\b(?:not|no|nobody|none|never|missing|pending|nor)\b"
+    r"|\b(?:un(?:tested|measured|tried|known|available)|pending|yet to|remains? to|still (?:to|need\w*)|not run)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_BUILT = re.compile(
+    r"\b(?:compil\w+|assembl\w+|builds?|built|target\w*|nvcc|ptxas|PTX|SASS|instructions?|dispatch\w*|architectures?)\b"
+    r"|\b(?:has|have|with|shares?|gives|offers)\b.*\b(?:memory|SMs?|bandwidth|cache|registers|cores?"
+    r"|multiprocessors?|units)\b"
+    r"|\b(?:uses?|runs?|takes?|has)\s(?:\w+\s){0,3}(?:kernels?|routes?|paths?)\b"
+    r"|\b(?:report\w*|downstream|upstream|request\w*|asked?|asks|issue|needs?|requires?)\b|#\d",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def stated(text: str) -> bool:
+    """Whether a sentence says that something is so: no wish, forecast, question, or pointer to a table."""
+    return not (_NOT_SAID.search(text) or _POINTS.search(text))
+
+
+def unseen(text: str) -> bool:
+    """Whether a sentence says of a device that it was not run, or only what it is built for or reported of."""
+    return bool(_UNSEEN.search(text) or _BUILT.search(text) or _NOT_SAID.search(text))

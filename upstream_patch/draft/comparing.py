@@ -1,0 +1,120 @@
+"""Who is compared with whom in a sentence, and which way: stock, folded, ours or another library; faster or slower."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+_THE = r"(?:the|this|our|my)\s(?:\w+\s)?(?:change|patch|PR|pull request|series|kernel)"
+_ARMS: Mapping[str, str] = {
+    "ours": rf"ours|our\s(?:\w+\s)?(?:kernel|version|route|arm)|(?:the\s)?(?:new|patched|proposed)\s(?:kernel"
+    rf"|version|build)"
+    rf"|patched|staged|(?:with|after)\s{_THE}|small_m",
+    "stock": r"stock(?:'s)?|baseline|unpatched|vanilla|MLX's\sown(?:\s\w+)?|(?:today's|released|current|upstream"
+    r"|stock)\sMLX"
+    rf"|on\smain|main\sbranch|(?:before|without)\s{_THE}|qmv",
+    "folded": r"folded|folding(?:\salone)?",
+    "peer": r"PyTorch(?:'s)?|torch|tinygemm|prepacked",
+}
+_ARM = re.compile(
+    "|".join(rf"(?P<{name}>(?<![\w-])(?:{words})(?![\w-]))" for name, words in _ARMS.items()), re.IGNORECASE
+)
+_OBJECT = re.compile(
+    r"\b(?:than|over|against|versus|vs\.?|(?:relative|compared)\s(?:to|with)|beats?|outperforms?|outpaces?"
+    r"|surpass(?:es)?|of|as)"
+    r"(?:\s(?:that\sof|of|the|with|on|as))*\s+$",
+    re.IGNORECASE,
+)
+_CONTRAST = re.compile(r"\s*(?:than|against|versus|vs\.?|compared|instead|rather)\b", re.IGNORECASE)
+_TIME = r"(?:time|latency|cost|duration)"
+_WORSE = re.compile(
+    r"\b(?:slower|slow-?downs?|longer|worse|regress\w*|los(?:es|ing)|as\s(?:long|slow)"
+    rf"|(?:more|higher|larger|increased?)\s{_TIME}|(?:less|lower|fewer)\s(?:throughput|bandwidth|tokens|tok/s)"
+    r"|(?:throughput|bandwidth|tokens?|speed)\s(?:\w+\s)?(?:drops?|falls?|shrinks?|decreas\w*)"
+    rf"|(?<=x\s)the\s(?:\w+\s)?{_TIME}|(?<=times\s)the\s(?:\w+\s)?{_TIME})\b",
+    re.IGNORECASE,
+)
+_BETTER = re.compile(
+    r"\b(?:faster|quicker|sooner|speed-?ups?|speeds?\sup|sped\sup|gain(?:s|ed)?|improv\w+|outperform\w*|outpac\w+"
+    r"|surpass\w*"
+    r"|beats?|better|cheaper|shorter|as\sfast|fewer|less|lower|reduc\w+|saves?|saved|cuts?|drops?|falls?|shrinks?|decreas\w*|more|higher)\b",
+    re.IGNORECASE,
+)
+_DENIED = re.compile(r"\b(?:not|never|no|isn't|aren't|without)\s(?:any\s|a\s|much\s|been\s|getting\s)*$", re.IGNORECASE)
+_LOSS = re.compile(
+    r"\b(?:less|lower|shorter|reduc\w*|saves?|saved|fewer|cuts?|drops?|falls?|shrinks?|decreas\w*)\b", re.IGNORECASE
+)
+_GAIN = re.compile(r"\b(?:faster|quicker|more|higher|gains?|improv\w*|speed-?ups?)\b", re.IGNORECASE)
+_OF_TIME = re.compile(rf"\b(?:{_TIME}s?|as\slong|as\smuch)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the words around a number say of it."""
+
+    arm: str
+    """The one whose time or rate it is; empty where the clause names none, or several."""
+    other: str
+    """What ours is compared with: ``stock``, ``folded`` or ``peer``; empty where that is not said."""
+    direction: int
+    """1: ours is the better one, -1: the worse, 0: not said."""
+    gain: bool
+    """A percentage is of what it was before (faster) ..."""
+    loss: bool
+    """... or of what it is saved from (less)."""
+    of_time: bool
+    """It may be the quotient of times, ours over the other's ..."""
+    share: bool
+    """... and, where nothing is called more or less, so may a percentage."""
+
+
+def compare(text: str, clause: tuple[int, int]) -> Comparison:
+    """Of a clause of a sentence; what it leaves out is looked for in the whole of it."""
+    here = text[slice(*clause)]
+    signs = _signs(here) or _signs(text)
+    contrast = _CONTRAST.match(here) and ":" not in here
+    mine = {name for name, is_object in _arms(here) if not is_object or contrast}
+    others = {name for name, is_object in _arms(text) if is_object}
+    subject = next(iter(mine)) if len(mine) == 1 else ""
+    flipped = "ours" in others or (subject not in ("", "ours") and not _CONTRAST.match(here))
+    direction = sum(signs) if len(signs) == 1 else 0
+    rivals = (others | ({subject} if flipped else set())) - {"ours", ""}
+    return Comparison(
+        arm=subject,
+        other=next(iter(rivals)) if len(rivals) == 1 else "",
+        direction=-direction if flipped else direction,
+        gain=bool(_GAIN.search(here)),
+        loss=bool(_LOSS.search(here)),
+        of_time=bool(_OF_TIME.search(here)),
+        share=bool(_OF_TIME.search(here)) and not _signs(here),
+    )
+
+
+def pairs(text: str) -> list[tuple[int, int]]:
+    """Where two arms are named in one breath: ``stock and ours``."""
+    found = list(_ARM.finditer(text))
+    return [
+        (one.start(), then.end())
+        for one, then in pairwise(found)
+        if re.fullmatch(r"\s*(?:,|and|or|/)\s*(?:with\s)?", text[one.end() : then.start()])
+    ]
+
+
+def _arms(words: str) -> list[tuple[str, bool]]:
+    """(arm, whether it is what another is compared with), in order."""
+    return [
+        (str(match.lastgroup), bool(_OBJECT.search(words[max(0, match.start() - 60) : match.start()])))
+        for match in _ARM.finditer(words)
+    ]
+
+
+def _signs(words: str) -> set[int]:
+    found = set()
+    for pattern, sign in ((_WORSE, -1), (_BETTER, 1)):
+        for match in pattern.finditer(words):
+            if not _DENIED.search(words[max(0, match.start() - 60) : match.start()]):
+                found.add(sign)
+        words = pattern.sub(lambda match: " " * len(match.group()), words)
+    return found
