@@ -193,7 +193,7 @@ def record_build(
     ``names`` are contributions; left out, those of the backend.
     """
     from upstream_patch.machine import System
-    from upstream_patch.series import load
+    from upstream_patch.series import load_each
     from upstream_patch.series.building import Plan, backend_of, build
     from upstream_patch.series.checkout import open_or_clone
 
@@ -202,7 +202,7 @@ def record_build(
     usual = ("metal",) if backend == "metal" else ("folding", "cuda")
     planned = Plan(
         checkout=open_or_clone(mlx, out / "mlx"),
-        contributions=[load(name) for name in names or usual],
+        contributions=load_each(names or usual),
         backend=backend,
         folder=out / "build" / backend,
     )

@@ -16,7 +16,7 @@ from upstream_patch.records.facts import Fact
 from upstream_patch.records.schema import WheelBody, WheelRow
 from upstream_patch.records.store import LoadedRecord
 from upstream_patch.records.wheel_facts import host_hash
-from upstream_patch.series import content_hash, load, plan, style
+from upstream_patch.series import content_hash, load, style
 from upstream_patch.series.checkout import Checkout
 from upstream_patch.series.drift import base_commit
 
@@ -139,16 +139,15 @@ def compare(work: Path, checkout: Checkout, proof: SeriesProof | None, now: date
     checkout.require_history()
     contributions = [load(name) for name in (proof.contributions if proof else USUAL)]
     if proof and not checkout.has(proof.base_commit):
-        built = proof.base_commit[:12]
-        raise UserError(f"{checkout.path} has not {built}, which was built: git -C {checkout.path} fetch --all first")
+        built, fetch = proof.base_commit[:12], checkout.command("fetch", "--all")
+        raise UserError(f"{checkout.path} has not {built}, which was built: {fetch} first")
     base = proof.base_commit if proof else base_commit(checkout, contributions[0])
     head = checkout.commit()
     read = checkout.reader(head)
-    planned = plan(contributions, read)
+    planned = style.laid_out(contributions, read)
     files = dict.fromkeys(
         path for one in contributions for path in (*(e.file for e in one.edits), *(f.path for f in one.files))
     )
-    laid_out = style.formatted(planned, read)
     return inputs.write(
         work,
         "upstream",
@@ -159,6 +158,6 @@ def compare(work: Path, checkout: Checkout, proof: SeriesProof | None, now: date
             series_sha256=content_hash(contributions),
             applies=bool(planned.changed) and not planned.conflicts,
             touched=tuple(path for path in files if checkout.commits(base, [path], head)),
-            unformatted=laid_out.unformatted or style.clean(laid_out, read),
+            unformatted=planned.unformatted or style.clean(planned, read),
         ),
     )
