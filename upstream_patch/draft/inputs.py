@@ -55,6 +55,8 @@ class SeriesProof(Input):
     kernel_hashes: dict[str, Sha256]
     """By kernel name, as the records have them."""
     new_tests: tuple[str, ...]
+    guards: tuple[str, ...] = ()
+    """Those of them that pass on the base, too."""
     base: SuiteRun
     """The base with the new tests and without the rest of the series."""
     patched: SuiteRun

@@ -54,6 +54,7 @@ def prove(records: Sequence[LoadedRecord], facts: Sequence[Fact]) -> SeriesProof
         series_sha256=body.series_sha256,
         kernel_hashes={kernel.name: kernel.hash} if kernel else {},
         new_tests=tuple(body.new_tests),
+        guards=tuple(body.guards),
         base=base,
         patched=patched,
         affected=tuple(_affected(records)),
@@ -62,13 +63,14 @@ def prove(records: Sequence[LoadedRecord], facts: Sequence[Fact]) -> SeriesProof
 
 
 def _suites(command: str, body: BuildBody) -> tuple[SuiteRun, SuiteRun]:
-    """Of both sides. A new test has failed on the base only where it did in every environment, and an old one that
-    fails with the series only counts as known where it fails on the base in the same environment."""
+    """Of both sides. A new test has failed on the base only where it did in every environment (one that guards: in
+    any), and an old one that fails with the series only counts as known where it fails on the base in the same one."""
     broken = set(body.broken)
     series = {test for failed in body.failed("series").values() for test in failed}
     new = set(body.new_tests)
     failing = {name for name in new for test in broken if _method(test) == name}
-    base = {name for name in new if all(any(_method(test) == name for test in f) for f in body.failed("base").values())}
+    failed = [{_method(test) for test in tests} for tests in body.failed("base").values()]
+    base = {name for name in new if (any if name in body.guards else all)(name in tests for tests in failed)}
     wrong = body.matrix.wrong if body.matrix else ["our matrix was not run"]
 
     def ran(arm: str) -> int:

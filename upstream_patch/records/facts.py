@@ -243,7 +243,8 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: st
             yield _Row(stem, tuple(_Value(f"{stem}.{name}", *rest) for name, rest in values), changed)
     elif isinstance(body, BuildBody):
         stem = f"build.{host}.{body.backend}"
-        counts = {"new_tests": body.new_tests, "proven": body.proven, "known": body.known, "broken": body.broken}
+        counts = {"new_tests": body.new_tests, "proven": body.proven, "kept": body.kept}
+        counts |= {"known": sorted(body.known), "broken": body.broken}
         if body.matrix is not None:
             counts |= {"matrix_wrong": body.matrix.wrong}
         yield _Row(stem, tuple(_Value(f"{stem}.{name}", len(of), "count", True) for name, of in counts.items()))

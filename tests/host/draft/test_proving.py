@@ -73,6 +73,7 @@ def built(upstream: str, **failed: dict[bool, list[str]]) -> BuildBody:
         upstream=upstream,
         contributions=["folding", "cuda"],
         series_sha256=content_hash(CHANGES),
+        tree="ef" * 20,
         options=[],
         tests="python/tests/test_quantized.py",
         new_tests=["test_new"],

@@ -64,6 +64,17 @@ CHANGE = Contribution.model_validate(
 )
 
 
+# As MLX, which takes what it compiled before by the module's name alone.
+CACHE = """import os
+from pathlib import Path
+kept = Path(os.environ.get("MLX_PTX_CACHE_DIR", {default!r})) / "module.ptx"
+if not kept.exists():
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("{new}")
+NEW = kept.read_text() == "True"
+"""
+
+
 class Pretend:
     """Makes an mlx package of what lies in the source; runs the real test runner on it."""
 
@@ -90,7 +101,10 @@ class Pretend:
             new = "new_kernel" in source and not self.faults.get("no_better")
             bits = self.faults.get("bits", {}).get(arm, (2, 4))
             (package / "__init__.py").touch()
-            (package / "core.py").write_text(f"FINE = {arm != self.faults.get('breaks')}\nNEW = {new}\nBITS = {bits}\n")
+            (package / "core.py").write_text(
+                CACHE.format(default=str(package.parents[3] / "ptx"), new=new)
+                + f"FINE = {arm != self.faults.get('breaks')}\nBITS = {bits}\n"
+            )
             return 0
         if "pip" in command:
             return 0
@@ -104,6 +118,9 @@ class Pretend:
         if "-c" in command:
             log.write_text(f"{package}\n")
             return 0
+        if self.faults.get("aborts") == arm and "only" in command:
+            log.write_text("invalid argument\nAborted\n")
+            return 134
         if self.faults.get("dies"):
             log.write_text("Segmentation fault\n")
             return 139
@@ -151,7 +168,13 @@ def test_a_new_test_fails_on_the_base_and_passes_with_the_series(planned: Any) -
     assert body.matrix is not None
     assert (body.matrix.cases, body.matrix.wrong) == (2, [])
     tests = [(command, env) for command, env in run.commands if command[1].endswith("unittest_json.py")]
-    assert [env for _, env in tests] == [{"MLX_ENABLE_TF32": "0"}, {}] * 2
+    assert [env.get("MLX_ENABLE_TF32") for _, env in tests] == ["0", "0", None, None] * 2
+    assert [command[3:] for command, _ in tests] == [("without", "test_new"), ("only", "test_new")] * 4
+    caches = [
+        env["MLX_PTX_CACHE_DIR"] for command, env in run.commands if "venv" not in command and "pip" not in command
+    ]
+    assert len(set(caches)) == len(caches) == 2 + len(tests) + 1
+    assert not any(Path(cache).exists() for cache in caches)
     # the very same file judges both
     assert len({command[2] for command, _ in tests}) == 1
     pips = [env["CMAKE_ARGS"] for command, env in run.commands if command[-1] == ".[dev]"]
@@ -183,6 +206,16 @@ def test_what_the_series_breaks_is_named(
 ) -> None:
     body, _ = build(planned(**faults)[0])
     assert (body.broken, body.proven) == (broken, proven)
+
+
+def test_a_new_test_that_ends_its_process_has_failed_and_takes_no_other_with_it(planned: Any) -> None:
+    body, logs = build(planned(aborts="base")[0])
+    assert (body.broken, body.proven, body.known) == ([], ["test_new"], set())
+    base = body.runs[0]
+    assert (base.ran, base.failed) == (3, ["test_quantized.test_new (its process ended with exit code 134)"])
+    assert b"Ran 2 tests" in logs[base.log] and b"Aborted" in logs[base.log]
+    body, _ = build(planned(aborts="series")[0])
+    assert body.broken == ["test_quantized.test_new (its process ended with exit code 134)"]
 
 
 @pytest.mark.parametrize(
