@@ -7,6 +7,7 @@ compares two of them. Its message is a hole, which a person fills.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 from datetime import UTC, datetime
@@ -151,7 +152,8 @@ def patch_id(checkout: Checkout, before: str, after: str) -> str:
 def compare(checkout: Checkout, name: str, one: int, other: int) -> str:
     """git's range-diff between two versions of a contribution."""
     ranges = [f"{version.base}..{version.commit}" for version in (of(checkout, name, one), of(checkout, name, other))]
-    return checkout.git("range-diff", "--no-color", "--no-notes", *ranges)
+    # range-diff has no --no-textconv: a person's attributes must not name a program that shows files.
+    return checkout.git("-c", f"core.attributesFile={os.devnull}", "range-diff", "--no-color", "--no-notes", *ranges)
 
 
 def _sha256(text: str) -> str:
