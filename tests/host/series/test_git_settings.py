@@ -73,7 +73,7 @@ def repository(make_repository: Any, make_standin: Any, tmp_path: Path, person: 
 def seen(repository: Any, out: Path) -> dict[str, Any]:
     """All that we read of a repository in which upstream made the very change, then another."""
     checkout = open_checkout(repository.path)
-    version, folder, planned = export(checkout, CUDA, out, "v0.32.4")
+    version, folder, _ = export(checkout, CUDA, out, "v0.32.4")
     found = drift(checkout, CUDA)
     texts = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     return {"version": version, "texts": texts, "drift": found, "range": compare(checkout, "cuda", 1, 1)}
