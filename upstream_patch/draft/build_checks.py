@@ -87,11 +87,14 @@ def formatting(look: Look) -> Finding:
     found = inputs.read(look.work, "upstream", Upstream)
     if found is None:
         return Finding(False, "nobody has laid the change out by upstream's clang-format", _DRIFT)
-    seen = (found.model_dump_json(),)
+    seen = (found.model_dump_json(), look.series.model_dump_json() if look.series else "")
     if look.series and look.series.series_sha256 != found.series_sha256:
         return Finding(False, "another series was laid out than the one that was built", _DRIFT, seen)
     if found.unformatted is not None:
         return Finding(False, found.unformatted, f"see to it, then {_DRIFT}", seen)
+    if look.series and look.series.tree != found.tree:
+        fix = f"install the clang-format that upstream pins, then {_BUILD} and {_DRIFT}"
+        return Finding(False, "the bytes that were built are not those that are sent", fix, seen)
     return Finding(True, f"in the layout of the clang-format that {found.head_commit[:12]} pins", seen=seen)
 
 

@@ -52,6 +52,7 @@ def prove(records: Sequence[LoadedRecord], facts: Sequence[Fact]) -> SeriesProof
         base_commit=body.upstream,
         contributions=tuple(body.contributions),
         series_sha256=body.series_sha256,
+        tree=body.tree,
         kernel_hashes={kernel.name: kernel.hash} if kernel else {},
         new_tests=tuple(body.new_tests),
         guards=tuple(body.guards),
@@ -147,6 +148,7 @@ def compare(work: Path, checkout: Checkout, proof: SeriesProof | None, now: date
     head = checkout.commit()
     read = checkout.reader(head)
     planned = style.laid_out(contributions, read)
+    on_base = style.laid_out(contributions, checkout.reader(base)).changed
     files = dict.fromkeys(
         path for one in contributions for path in (*(e.file for e in one.edits), *(f.path for f in one.files))
     )
@@ -158,6 +160,7 @@ def compare(work: Path, checkout: Checkout, proof: SeriesProof | None, now: date
             head_commit=head,
             checked=now or datetime.now(UTC),
             series_sha256=content_hash(contributions),
+            tree=checkout.tree(base, on_base) if on_base else None,
             applies=bool(planned.changed) and not planned.conflicts,
             touched=tuple(path for path in files if checkout.commits(base, [path], head)),
             unformatted=planned.unformatted or style.clean(planned, read),
