@@ -192,10 +192,6 @@ class Checkout:
             self.git("add", "--all", index=index)
             return self.git("write-tree", index=index).strip()
 
-    def diff(self, *arguments: str, given: str | None = None) -> str:
-        """Patches as ``git diff-tree`` makes them, without anybody's programs that show differences."""
-        return self.git("diff-tree", "-p", "--no-ext-diff", "--no-textconv", *arguments, given=given)
-
     def commits(self, since: str, paths: Sequence[str], until: str = "HEAD") -> list[str]:
         """``<id> <subject>`` of the commits since one that touched any of these files, the newest first."""
         return self.git("log", "--format=%h %s", f"{since}..{until}", "--", *paths).splitlines()

@@ -83,7 +83,7 @@ def _equal(checkout: Checkout, contribution: Contribution, base: str, head: str)
         return []
     ours = patch_id(checkout, base, checkout.tree(base, planned.changed))
     since = checkout.git("rev-list", "--no-merges", f"{base}..{head}", "--", *planned.changed)
-    patches = checkout.diff("--stdin", "-r", given=since)
+    patches = checkout.git("diff-tree", "--stdin", "-p", given=since)
     theirs = [line.split() for line in checkout.git("patch-id", "--stable", given=patches).splitlines()]
     return [commit[:12] for identity, commit in theirs if identity == ours]
 

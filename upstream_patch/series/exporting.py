@@ -73,7 +73,9 @@ def export(checkout: Checkout, contribution: Contribution, out: Path, base: str 
         folder = out / contribution.name / f"v{version.number}"
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        _put(partial / f"{contribution.name}.diff", checkout.diff("--full-index", commit, version.tree))
+        _put(
+            partial / f"{contribution.name}.diff", checkout.git("diff-tree", "-p", "--full-index", commit, version.tree)
+        )
         _put(partial / f"{contribution.name}.patch", checkout.git("format-patch", *_mail(version)))
         for path, text in planned.changed.items():
             _put(partial / "patches" / path, text)
@@ -146,7 +148,8 @@ def of(checkout: Checkout, name: str, number: int) -> Version:
 
 def patch_id(checkout: Checkout, before: str, after: str) -> str:
     """git's stable id of the change between two commits or trees; empty where there is none."""
-    return (checkout.git("patch-id", "--stable", given=checkout.diff(before, after)).split() or [""])[0]
+    diff = checkout.git("diff-tree", "-p", before, after)
+    return (checkout.git("patch-id", "--stable", given=diff).split() or [""])[0]
 
 
 def compare(checkout: Checkout, name: str, one: int, other: int) -> str:

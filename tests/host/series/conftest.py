@@ -99,15 +99,16 @@ STYLED = {
 
 @pytest.fixture
 def clang_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the pinned version on PATH, whose only rule is that no line has two blanks that touch."""
+    """One of the pinned version on PATH, whose rules are one blank, never two, and 80 columns."""
     program = tmp_path / "clang-format"
     program.write_text(
-        f"#!{sys.executable}\nimport re, sys\n"
+        f"#!{sys.executable}\nimport re, sys, textwrap\n"
         f"if '--version' in sys.argv:\n    raise SystemExit(print('clang-format version {PIN}'))\n"
         "chosen = [a.split('=')[1].split(':') for a in sys.argv if a.startswith('--lines')]\n"
         "for number, line in enumerate(sys.stdin.read().splitlines(), 1):\n"
         "    ours = not chosen or any(int(f) <= number <= int(l) for f, l in chosen)\n"
-        "    print(re.sub(' +', ' ', line) if ours else line)\n"
+        "    short = textwrap.fill(re.sub(' +', ' ', line), 80, break_long_words=False, break_on_hyphens=False)\n"
+        "    print(short if ours else line)\n"
     )
     program.chmod(0o755)
     found = System.which
