@@ -19,23 +19,14 @@ from upstream_patch.series.planning import Reader
 _MARKS = ("mlx/version.h", "mlx/primitives.h")
 """Files by which MLX's own repository is known."""
 _SETTINGS = {
-    **dict.fromkeys(("color.ui", "color.diff", "color.grep"), "false"),
+    "color.grep": "false",
     "core.fsmonitor": "false",
     "core.quotePath": "true",
     "core.safecrlf": "false",  # what we put into a worktree goes back into git as it is, whatever a checkout would make
-    "diff.algorithm": "default",
     "diff.context": "3",
-    "diff.dstPrefix": "b/",
-    "diff.indentHeuristic": "true",
-    "diff.interHunkContext": "0",
-    "diff.mnemonicPrefix": "false",
-    "diff.noprefix": "false",
     "diff.orderFile": os.devnull,
-    "diff.renames": "false",
-    "diff.srcPrefix": "a/",
     "diff.suppressBlankEmpty": "false",
     "i18n.logOutputEncoding": "UTF-8",
-    "log.follow": "false",
     "log.showSignature": "false",
 }
 """Settings of git that change what we read from it: its defaults, whatever a person's or a repository's files say."""

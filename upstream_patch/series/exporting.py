@@ -90,7 +90,7 @@ def _mail(version: Version) -> tuple[str, ...]:
     return (
         *("--stdout", "--base", version.base, f"--reroll-count={version.number}", "--subject-prefix=PATCH"),
         *("--src-prefix=a/", "--dst-prefix=b/", "--no-attach", "--no-cover-letter", "--no-thread", "--no-numbered"),
-        *("--no-signoff", "--no-signature", "--no-notes", "--no-from", "--no-to", "--no-cc", "--no-add-header"),
+        *("--no-signoff", "--no-signature", "--no-notes", "--no-from", "--no-add-header"),
         *("-1", version.commit),
     )
 
@@ -156,7 +156,7 @@ def compare(checkout: Checkout, name: str, one: int, other: int) -> str:
     """git's range-diff between two versions of a contribution."""
     ranges = [f"{version.base}..{version.commit}" for version in (of(checkout, name, one), of(checkout, name, other))]
     # range-diff has no --no-textconv: a person's attributes must not name a program that shows files.
-    return checkout.git("-c", f"core.attributesFile={os.devnull}", "range-diff", "--no-color", "--no-notes", *ranges)
+    return checkout.git("-c", f"core.attributesFile={os.devnull}", "range-diff", "--no-color", *ranges)
 
 
 def _sha256(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,22 @@ def repository(make_repository: Any, make_standin: Any, tmp_path: Path, person: 
     return make_repository(tmp_path / "mlx", files)
 
 
+GPG = r"echo 'signed by somebody' >&2; printf '\n[GNUPG:] SIG_CREATED \n' >&2; echo 'a signature'"
+"""Signs and checks."""
+
+
+def program(folder: Path, text: str) -> Path:
+    path = folder / "program"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def write(settings: Path, values: Mapping[str, str | Path]) -> None:
+    for name, value in values.items():
+        subprocess.run(["git", "config", "--file", settings, name, str(value)], check=True)
+
+
 def seen(repository: Any, out: Path) -> dict[str, Any]:
     """All that we read of a repository in which upstream made the very change, then another."""
     checkout = open_checkout(repository.path)
@@ -86,22 +103,22 @@ def test_no_setting_and_no_variable_changes_what_is_exported_and_seen(
     export(checkout, CUDA, tmp_path / "first")
     mail = tmp_path / "first/cuda/v1/cuda.patch"
     repository.git("apply", "--index", str(mail))
-    repository.commit({}, "The change, é")
+    signing = program(tmp_path, GPG)
+    repository.git("-c", f"gpg.program={signing}", "commit", "--quiet", "-S", "-m", "The change, é")
     repository.commit({"mlx/multirow.h": "qmm_small_m\n", "naïve.txt": "supports_qmm_small_m\n"}, "More")
     plain = seen(repository, tmp_path / "plain")
     assert plain["drift"].equal and plain["drift"].symbols["qmm_small_m"]
     assert plain["texts"]["cuda.patch"].count(b"\nFrom: ") == 1
 
     settings = tmp_path / "settings"
-    for name, value in HOSTILE.items():
-        subprocess.run(["git", "config", "--file", settings, name, value], check=True)
     (tmp_path / "order").write_text("*.h\n")
-    (tmp_path / "attributes").write_text("*.cpp diff=mine\n* diff=mine\n")
-    for name, value in (("diff.mine.textconv", "echo"), ("diff.mine.command", "echo")):
-        subprocess.run(["git", "config", "--file", settings, name, value], check=True)
-    subprocess.run(["git", "config", "--file", settings, "core.attributesFile", tmp_path / "attributes"], check=True)
-    subprocess.run(["git", "config", "--file", settings, "diff.orderFile", tmp_path / "order"], check=True)
-    variables = {"GIT_DIFF_OPTS": "-u0", "GIT_EXTERNAL_DIFF": "echo", "GIT_LITERAL_PATHSPECS": "1"}
+    (tmp_path / "attributes").write_text("* diff=mine\n")
+    files = {"core.attributesFile": tmp_path / "attributes", "diff.orderFile": tmp_path / "order"}
+    write(
+        settings, HOSTILE | files | {"diff.mine.textconv": "echo", "diff.mine.command": "echo", "gpg.program": signing}
+    )
+    repository.git("notes", "add", "-m", "a note", plain["version"].commit)
+    variables = {"GIT_DIFF_OPTS": "-u0", "GIT_COMMITTER_NAME": "Another", "GIT_COMMITTER_EMAIL": "a@example.invalid"}
     places = dict.fromkeys(("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY"), str(tmp_path / "no"))
     for name, value in {**variables, **places, "GIT_CONFIG_GLOBAL": str(settings)}.items():
         monkeypatch.setenv(name, value)
@@ -112,8 +129,7 @@ def test_a_change_is_applied_under_any_settings(
     repository: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tmp_path / "settings"
-    for name, value in HOSTILE.items():
-        subprocess.run(["git", "config", "--file", settings, name, value], check=True)
+    write(settings, HOSTILE | {"core.fsmonitor": program(tmp_path, f"touch '{tmp_path}/watched'; exit 1")})
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
     checkout = open_checkout(repository.path)
     before = repository.git("for-each-ref")
@@ -124,6 +140,7 @@ def test_a_change_is_applied_under_any_settings(
     (applied.worktree / "mine.txt").unlink()
     unapply(checkout, [CUDA])
     assert repository.git("for-each-ref") == before
+    assert not (tmp_path / "watched").exists()
 
 
 LATIN = "// caf\udce9\n"  # a byte that is not UTF-8, as it is read
