@@ -23,9 +23,9 @@ def set_up() -> Kernel:
 
     Writes how far the weights are stepped over at once, and where a lane's last rows of a tile begin.
     """
+    instances = {form.bits: small_m_instance("bf16", SmallM(8, 4, 2, 1, form)) for form in WIDTHS}
     cases = "\n".join(
-        f"    case {form.bits}: step<{small_m_instance('bf16', SmallM(8, 4, 2, 1, form))}>(w, out, n, k, shared); break;"
-        for form in WIDTHS
+        f"    case {bits}: step<{instance}>(w, out, n, k, shared); break;" for bits, instance in instances.items()
     )
     function = f"""template <typename Kernel>
 __device__ void step(const unsigned* w, long long* out, int n, int k, char* shared) {{
@@ -49,7 +49,9 @@ extern "C" __global__ void set_up(const unsigned* w, long long* out, int bits, i
 
 def run_set_up(bits: int, k: int, n: int = LARGEST) -> Run:
     out = Buffer(np.empty(2 * 128, np.int64), output=True)
-    return run(set_up(), [Buffer(np.zeros(64, np.uint32)), out, bits, n, k], (1, 1, 1), (128, 1, 1), shared_limit=99 * 1024)
+    return run(
+        set_up(), [Buffer(np.zeros(64, np.uint32)), out, bits, n, k], (1, 1, 1), (128, 1, 1), shared_limit=99 * 1024
+    )
 
 
 @pytest.mark.parametrize("form", WIDTHS, ids=lambda form: f"{form.bits} bits")
