@@ -184,10 +184,14 @@ def test_a_front_runs_the_cover_that_was_asked_for(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(covering, "cover", cover)
     monkeypatch.setattr(simulation, "compiler", lambda *_: None)
+    monkeypatch.setattr(simulation, "today", lambda: 5)
     front = simulation.cuda_front(full=False, seed=None)
-    simulation.cuda_front(full=True, seed=0)
+    whole = simulation.cuda_front(full=True, seed=0)
+    every = covering.instance_launches()
     assert asked == [(covering.CASES, covering.SEED), (covering.FULL_CASES, 0)]
-    assert front.cases == [*covering.fixed_launches(), CASE]
+    assert front.cases == [*covering.fixed_launches(), *covering.turn_of(every, 5), CASE]
+    assert whole.cases == [*covering.fixed_launches(), *every, CASE]
+    assert simulation.cuda_front(full=False, seed=7).cases[-1 - covering.PER_TURN : -1] == covering.turn_of(every, 7)
     assert (front.run_case, front.find_plants) == (run_sim_case, find_plants)
     seeds: list[tuple[bool, int]] = []
 

@@ -11,7 +11,17 @@ import pytest
 from upstream_patch import kernels
 from upstream_patch.correctness import cover as covering
 from upstream_patch.correctness import simulated
-from upstream_patch.correctness.cover import CASES, all_picks, cover, device_launches, long_launches, uncovered_pairs
+from upstream_patch.correctness.cover import (
+    CASES,
+    PER_TURN,
+    all_picks,
+    cover,
+    device_launches,
+    instance_launches,
+    long_launches,
+    turn_of,
+    uncovered_pairs,
+)
 from upstream_patch.correctness.errors import why_wrong
 from upstream_patch.correctness.schedule import FILLS
 from upstream_patch.correctness.simulated import find_plants, run_sim_case
@@ -20,6 +30,7 @@ from upstream_patch.kernels import Variant
 from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, MAX_ROWS, USUAL, Format, SmallM
 from upstream_patch.problem import Problem
 from upstream_patch.reference import distributions, make_inputs
+from upstream_patch.routing import takes_small_m
 from upstream_patch.simulate import Kernel, Placement, run_small_m, small_m_kernel
 from upstream_patch.simulate.mutations import (
     ACTIVATIONS,
@@ -62,6 +73,26 @@ def test_the_cover_has_every_instance_and_every_pair() -> None:
 @pytest.mark.needs_simulator
 @pytest.mark.parametrize("case", cover()[:: CASES // 40], ids=lambda case: case.id)
 def test_a_part_of_the_cover(case: covering.SimCase) -> None:
+    assert run_sim_case(case).failures == ()
+
+
+def test_every_instance_of_every_device_class_is_launched_in_full_and_by_turns() -> None:
+    cases = instance_launches()
+    assert [case.variant(case.problem.m) for case in cases] == list(kernels.variants())
+    assert {case.problem.m for case in cases} == set(range(1, 17))
+    for case in cases:
+        tuning, p = case.variant(case.problem.m).tuning, case.problem
+        assert takes_small_m(p, (9, 0))
+        assert p.n == 16 * tuning.tiles + 1 and p.k == 256 * tuning.warps + p.group_size
+    turns = [turn_of(cases, turn) for turn in range(len(cases) // PER_TURN)]
+    assert [case for turn in turns for case in turn] == cases
+    assert turn_of(cases, len(turns) + 3) == turns[3]
+    assert {len(turn) for turn in turns} == {PER_TURN}
+
+
+@pytest.mark.needs_simulator
+@pytest.mark.parametrize("case", instance_launches()[::150], ids=lambda case: case.id)
+def test_some_instances(case: covering.SimCase) -> None:
     assert run_sim_case(case).failures == ()
 
 

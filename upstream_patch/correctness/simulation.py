@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from multiprocessing import get_context
 from typing import Any
 
@@ -90,11 +91,19 @@ class Summary:
         return "\n".join([*lines, f"{self.compile_seconds:.1f} s to compile or find the kernels"])
 
 
+def today() -> int:
+    """A number that every day has another of."""
+    return datetime.now(UTC).toordinal()
+
+
 def cuda_front(full: bool, seed: int | None) -> Front:
-    """Raises MissingTool without a compiler."""
+    """``full``: every instance; else those of the day, or of the seed. Raises MissingTool without a compiler."""
     compiler()
     count = cover.FULL_CASES if full else cover.CASES
-    cases = [*cover.fixed_launches(), *cover.cover(count, cover.SEED if seed is None else seed)]
+    instances = cover.instance_launches()
+    if not full:
+        instances = cover.turn_of(instances, today() if seed is None else seed)
+    cases = [*cover.fixed_launches(), *instances, *cover.cover(count, cover.SEED if seed is None else seed)]
     return Front("the CUDA kernel", cases, simulated.run_sim_case, simulated.find_plants, simulated.kernels_of(cases))
 
 
