@@ -187,7 +187,7 @@ def test_a_front_runs_the_cover_that_was_asked_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(simulation, "today", lambda: 5)
     front = simulation.cuda_front(full=False, seed=None)
     whole = simulation.cuda_front(full=True, seed=0)
-    every = covering.instance_launches()
+    every = covering.turning_launches()
     assert asked == [(covering.CASES, covering.SEED), (covering.FULL_CASES, 0)]
     assert front.cases == [*covering.fixed_launches(), *covering.turn_of(every, 5), CASE]
     assert whole.cases == [*covering.fixed_launches(), *every, CASE]

@@ -46,7 +46,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     metal = [case for case in metal_covering.metal_cover() if case.route == "nax" and case.quantization == q][:2]
     monkeypatch.setattr(covering, "cover", lambda count, seed: cuda)
     monkeypatch.setattr(covering, "fixed_launches", list)
-    monkeypatch.setattr(covering, "instance_launches", list)
+    monkeypatch.setattr(covering, "turning_launches", list)
     of_ours = [case for case in staged_covering.staged_cover() if case.quantization == q and case.form.parts == 1][:2]
     monkeypatch.setattr(staged_covering, "staged_cover", lambda full, seed: of_ours)
     monkeypatch.setattr(metal_covering, "metal_cover", lambda full, seed: metal)

@@ -11,15 +11,18 @@ import pytest
 from upstream_patch import kernels
 from upstream_patch.correctness import cover as covering
 from upstream_patch.correctness import simulated
+from upstream_patch.correctness.bug_cases import bug_cases
 from upstream_patch.correctness.cover import (
     CASES,
     PER_TURN,
     all_picks,
+    bug_launches,
     cover,
     device_launches,
     instance_launches,
     long_launches,
     turn_of,
+    turning_launches,
     uncovered_pairs,
 )
 from upstream_patch.correctness.errors import why_wrong
@@ -84,10 +87,20 @@ def test_every_instance_of_every_device_class_is_launched_in_full_and_by_turns()
         tuning, p = case.variant(case.problem.m).tuning, case.problem
         assert takes_small_m(p, (9, 0))
         assert p.n == 16 * tuning.tiles + 1 and p.k == 256 * tuning.warps + p.group_size
-    turns = [turn_of(cases, turn) for turn in range(len(cases) // PER_TURN)]
-    assert [case for turn in turns for case in turn] == cases
-    assert turn_of(cases, len(turns) + 3) == turns[3]
-    assert {len(turn) for turn in turns} == {PER_TURN}
+    every = turning_launches()
+    assert every == [*cases, *bug_launches()]
+    turns = [turn_of(every, turn) for turn in range(-(-len(every) // PER_TURN))]
+    assert [case for turn in turns for case in turn] == every
+    assert turn_of(every, len(turns) + 3) == turns[3]
+    assert {len(turn) for turn in turns[:-1]} == {PER_TURN} and turns[-1]
+
+
+def test_the_reported_inputs_are_simulated() -> None:
+    wanted = [c for c in bug_cases(full=False) if c.route == "small_m" and c.form in ("plain", "margins")]
+    wanted = [c for c in wanted if c.problem.batch < 9]
+    key = [(c.problem.id, c.distribution, c.seed) for c in wanted]
+    assert sorted((c.problem.id, c.distribution, c.seed) for c in bug_launches()) == sorted(key)
+    assert {c.problem.k for c in bug_launches()} >= {16, 32, 48, 96, 160, 224, 528, 544, 608}
 
 
 @pytest.mark.needs_simulator

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
 
+from upstream_patch.correctness.bug_cases import bug_cases
 from upstream_patch.correctness.pairwise import pairwise, uncovered
 from upstream_patch.correctness.schedule import FILLS, Schedule
 from upstream_patch.kernels import Variant, variants
@@ -30,7 +31,7 @@ SEED = 20260731
 CASES = 3400
 FULL_CASES = 20_000
 PER_TURN = 4
-"""Of ``instance_launches`` in a run that is not full: each instance that it compiles takes seconds."""
+"""Of ``turning_launches`` in a run that is not full: each instance that it compiles takes seconds."""
 _K = {
     # by warps: tuning picks them from K
     4: (64, 128, 192, 256, 320, 576, 960, 1024),
@@ -273,6 +274,29 @@ def instance_launches() -> list[SimCase]:
         placement = _PLACEMENTS[number % len(_PLACEMENTS)].for_mode(problem.mode)
         cases.append(_fixed(number, picks, warps, problem, 1, placement))
     return cases
+
+
+MOST_TO_SIMULATE = 1 << 20
+"""Weights of a case of the matrix: larger ones are for a GPU alone."""
+
+
+def bug_launches() -> list[SimCase]:
+    """The cases of ``bug_cases`` that are our kernel's, as cards of three classes launch them, neighbours alike."""
+    found = [case for case in bug_cases(full=False) if case.route == "small_m" and case.form in ("plain", "margins")]
+    cases = []
+    for number, case in enumerate(found):
+        p = case.problem
+        if p.batch * p.n * p.k <= MOST_TO_SIMULATE:
+            capability = ((9, 0), (12, 1), (8, 0))[number % 3]
+            # at the end of pages, so that a byte too far is a fault
+            made = launched(number, capability, p, Placement(at_end=True))
+            cases.append(replace(made, distribution=case.distribution, seed=case.seed))
+    return sorted(cases, key=lambda case: case.variant(case.problem.m).name)
+
+
+def turning_launches() -> list[SimCase]:
+    """What the full run tries before the cover as well, and any other a few of."""
+    return [*instance_launches(), *bug_launches()]
 
 
 def turn_of(cases: Sequence[SimCase], turn: int) -> list[SimCase]:

@@ -97,13 +97,16 @@ def today() -> int:
 
 
 def cuda_front(full: bool, seed: int | None) -> Front:
-    """``full``: every instance; else those of the day, or of the seed. Raises MissingTool without a compiler."""
+    """``full``: every instance and reported input; else some of the day, or of the seed.
+
+    Raises MissingTool without a compiler.
+    """
     compiler()
     count = cover.FULL_CASES if full else cover.CASES
-    instances = cover.instance_launches()
+    turning = cover.turning_launches()
     if not full:
-        instances = cover.turn_of(instances, today() if seed is None else seed)
-    cases = [*cover.fixed_launches(), *instances, *cover.cover(count, cover.SEED if seed is None else seed)]
+        turning = cover.turn_of(turning, today() if seed is None else seed)
+    cases = [*cover.fixed_launches(), *turning, *cover.cover(count, cover.SEED if seed is None else seed)]
     return Front("the CUDA kernel", cases, simulated.run_sim_case, simulated.find_plants, simulated.kernels_of(cases))
 
 
