@@ -120,6 +120,6 @@ def test_the_reported_inputs_are_there_in_every_format() -> None:
         assert {(c.distribution, format_of(c.problem)) for c in of("nan_row")} == set(
             product(("nan_row", "inf_row"), FORMATS)
         )
-        assert {c.problem.m for c in of("mlx_3487")} >= {1, 7, 9, 17, 31, 33}
+        assert {c.problem.m for c in of("mlx_3487")} >= {1, 17, 31, 33}
         assert {c.problem.n for c in of("mlx_3487")} == {7, 9, 15, 17, 31, 33, 63, 65, 127, 129}
         assert {(c.problem.batch, c.problem.m) for c in of("mlxcel_648")} == {(65_535, 1), (1, 65_536)}

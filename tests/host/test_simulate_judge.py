@@ -215,11 +215,12 @@ def test_a_front_runs_the_cover_that_was_asked_for(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_a_run_took_is_told_by_tile() -> None:
-    cover = Outcome(cases=5, launches=15, tiles=400, simulated_seconds=2.0, peak_bytes=300 << 20)
+    cover = Outcome(cases=5, launches=15, tiles=400, simulated_seconds=2.0, buffer_bytes=1 << 20, peak_bytes=300 << 20)
     whole = Summary((FrontSummary("a kernel", Outcome(cases=3), cover),), 1.25, 9.0)
-    assert (
-        whole.per_tile == "a kernel: 5.00 ms a tile, 400 tiles, 300 MiB a process\n1.2 s to compile or find the kernels"
-    )
+    assert whole.per_tile.splitlines() == [
+        "a kernel: 5.00 ms and 2.6 KiB of arguments a tile, 400 tiles, 300 MiB a process",
+        "1.2 s to compile or find the kernels",
+    ]
     assert whole.detail.startswith(
         "5 cases (15 launches) of a kernel agree with the fp64 reference, with no race, in 9 s; 3"
     )

@@ -66,7 +66,7 @@ def test_the_verb_and_the_stage_run_every_front(capsys: pytest.CaptureFixture[st
     assert cuda.startswith("the CUDA kernel: ")
     assert metal.startswith("MLX's Metal kernels: ")
     assert ours.startswith("our Metal kernels: ")
-    assert "ms a tile" in cuda and "MiB a process" in metal
+    assert "KiB of arguments a tile" in cuda and "MiB a process" in metal
     assert "to compile or find" in compiled
     assert said.startswith(
         "2 cases (6 launches) of the CUDA kernel, 2 cases (4 launches) of MLX's Metal kernels, "

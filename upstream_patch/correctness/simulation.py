@@ -83,11 +83,14 @@ class Summary:
     @property
     def per_tile(self) -> str:
         """Time and memory of every front, a line each, for --stats."""
-        lines = [
-            f"{f.name}: {1e3 * f.cover.simulated_seconds / max(1, f.cover.tiles):.2f} ms a tile, "
-            f"{f.cover.tiles} tiles, {f.cover.peak_bytes / 2**20:.0f} MiB a process"
-            for f in self.fronts
-        ]
+        lines = []
+        for front in self.fronts:
+            took, tiles = front.cover, max(1, front.cover.tiles)
+            lines.append(
+                f"{front.name}: {1e3 * took.simulated_seconds / tiles:.2f} ms and "
+                f"{took.buffer_bytes / 2**10 / tiles:.1f} KiB of arguments a tile, {took.tiles} tiles, "
+                f"{took.peak_bytes / 2**20:.0f} MiB a process"
+            )
         return "\n".join([*lines, f"{self.compile_seconds:.1f} s to compile or find the kernels"])
 
 

@@ -76,6 +76,8 @@ class Stats:
     """What a launch took. ``excused_reads`` are those of shared memory nobody wrote, at lines that may."""
 
     seconds: float = 0.0
+    buffer_bytes: int = 0
+    """Of the arguments."""
     switches: int = 0
     collectives: int = 0
     barriers: int = 0
@@ -117,7 +119,7 @@ class _Config(ctypes.Structure):  # mirrors native/engine.h
     )
 
 
-_COUNTS = tuple(name for name in Stats.__dataclass_fields__ if name != "seconds")
+_COUNTS = tuple(name for name in Stats.__dataclass_fields__ if name not in ("seconds", "buffer_bytes"))
 
 
 class _Report(ctypes.Structure):
@@ -223,7 +225,8 @@ def run(
         finally:
             native.lane_sim_release()
     faults = (_fault(kernel, library, report),) if report.failed else ()
-    return Run(results, Report(faults, Stats(seconds, **{name: getattr(report, name) for name in _COUNTS})))
+    buffers = sum(each.data.nbytes for each in arguments if isinstance(each, Buffer))
+    return Run(results, Report(faults, Stats(seconds, buffers, **{name: getattr(report, name) for name in _COUNTS})))
 
 
 def _place(native: Any, arguments: Sequence[Buffer | int | None]) -> tuple[list[Any], list[tuple[int, Array]]]:
