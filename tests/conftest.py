@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from upstream_patch.correctness import Case
-from upstream_patch.correctness.cases import DTYPES, LAYOUTS
+from upstream_patch.correctness.case import DTYPES, LAYOUTS
 from upstream_patch.kernels.tuning import FORMATS, MAX_ROWS
 from upstream_patch.problem import Problem
 from upstream_patch.reference import distributions

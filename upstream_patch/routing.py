@@ -11,7 +11,7 @@ from upstream_patch.problem import Problem
 
 Capability = tuple[int, int]
 LARGEST = 1 << 30
-"""N and K; beyond, 32-bit counts of columns and bytes in the kernel would overflow."""
+"""N; beyond, 32-bit counts of columns in the kernel would overflow. It is K's limit in the series' host code."""
 Route = Literal["small_m", "stock", "stock_folded"]
 StockRoute = Literal["qmv", "fp_qmv", "qmm_sm80", "qmm_sm90", "qmm_naive", "unsupported"]
 
@@ -64,6 +64,16 @@ def route(problem: Problem, device: Capability | None) -> Route:
     return "stock"
 
 
+def largest_k(bits: int) -> int:
+    """The most elements in a row of the weights: what the lanes of a warp step over at once must fit 32 bits, signed.
+
+    A row of a chunk, 256 of K, is 2 x bits units of 16 bytes. A power of two of lanes shares it, the largest that
+    divides them, so 16 / (the largest power of two in bits) rows are copied at a time.
+    """
+    rows = 16 // (bits & -bits)
+    return (2**31 - 1) // rows * 8 // bits
+
+
 def takes_small_m(problem: Problem, device: Capability) -> bool:
     return (
         device in DEVICE_CLASSES
@@ -72,7 +82,8 @@ def takes_small_m(problem: Problem, device: Capability) -> bool:
         and problem.k % problem.group_size == 0
         and problem.m <= CROSSOVER[device].rows
         and problem.batch <= MAX_BATCH
-        and max(problem.n, problem.k) <= LARGEST
+        and problem.n <= LARGEST
+        and problem.k <= largest_k(problem.bits)
     )
 
 

@@ -18,7 +18,7 @@ from upstream_patch.correctness import (
     matrix_here,
     run_case,
 )
-from upstream_patch.correctness.cases import DTYPES
+from upstream_patch.correctness.case import DTYPES
 from upstream_patch.errors import MissingTool
 from upstream_patch.kernels.tuning import FORMATS, USUAL
 from upstream_patch.machine import cuda_device

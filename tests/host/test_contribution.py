@@ -136,6 +136,7 @@ def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     metal = [case for case in metal_covering.metal_cover() if case.route == "splitk"][:2]
     monkeypatch.setattr(covering, "cover", lambda count, seed: launches)
     monkeypatch.setattr(covering, "fixed_launches", list)
+    monkeypatch.setattr(covering, "turning_launches", list)
     monkeypatch.setattr(metal_covering, "metal_cover", lambda full, seed: metal)
     ours = staged_covering.staged_cover()[:2]
     monkeypatch.setattr(staged_covering, "staged_cover", lambda full, seed: ours)

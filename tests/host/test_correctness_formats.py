@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
-from upstream_patch.correctness import Case, answer, check
-from upstream_patch.kernels.tuning import AFFINE, FLOATING, USUAL, Format
+from upstream_patch.correctness import Case, answer, check, matrix
+from upstream_patch.kernels.tuning import AFFINE, FLOATING, FORMATS, USUAL, Format, format_of
 from upstream_patch.problem import DType, Problem
 from upstream_patch.records.schema import Check
 from upstream_patch.reference import F64, Distribution, Inputs, distributions, make_inputs, pack, round_to
@@ -68,14 +69,13 @@ def scaled(inputs: Inputs, group: Any) -> Inputs:
 
 
 def unmasked_tail(inputs: Inputs) -> Inputs:
-    """K is not masked at its end: the last 16 of x meet the start of the next row of weights as well."""
-    q, k, n = inputs.q, inputs.problem.k, inputs.problem.n
+    """K is not masked at its end: the last group of x meets the first of the next row of weights as well."""
+    q, k = inputs.q, inputs.problem.k
     longer = inputs.problem.model_copy(update={"k": k + inputs.problem.group_size})
     width = inputs.problem.group_size
     after = np.roll(q, -1, axis=0)[:, :width]
     next_group = [np.concatenate([a, np.roll(a, -1, axis=0)[:, :1]], axis=1) for a in (inputs.scales, inputs.biases)]
     x = np.concatenate([inputs.x, inputs.x[:, -width:]], axis=1)
-    assert q.shape[0] == n
     packed = pack(np.concatenate([q, after], axis=1), inputs.problem.bits)
     return replace(inputs, problem=longer, x=x, packed=packed, scales=next_group[0], biases=next_group[1])
 
@@ -136,6 +136,33 @@ def test_faults_of_a_format_are_caught(
         found = judged(case, on_inputs=fault)
         wanted = "NaN or Inf out of place" if distribution == "nan_codes" else "element past its rounding bound"
         assert not found.passed and found.bound.startswith(wanted), (form, found.bound)
+
+
+MANY = 1 << 21
+"""Products: larger cases of the matrix would take long here."""
+
+
+def cases_of_the_matrix() -> list[Case]:
+    """Of each name and format, the smallest that ordinary data and more than one group make a fault of a group show."""
+    found: dict[tuple[str, Format], Case] = {}
+    for case in sorted(matrix(), key=lambda case: case.problem.n * case.problem.k * case.problem.m):
+        p = case.problem
+        usual = case.route == "small_m" and case.distribution == "normal" and case.distinct is None
+        if usual and p.k > p.group_size and p.n > 1 and p.m * p.batch * p.n * p.k <= MANY:
+            found.setdefault((case.name, format_of(p)), case)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("fault", [one_group_late, unmasked_tail])
+def test_the_matrix_catches_faults_of_a_group_by_every_name_and_format(fault: Callable[[Inputs], Inputs]) -> None:
+    cases = cases_of_the_matrix()
+    assert {(case.name, format_of(case.problem)) for case in cases} >= {
+        *product(("formats", "format_memory", "mlx_3444", "mlx_1577"), FORMATS),
+        *product(("rows", "n_off_tile", "k_off_tile", "corner", "margins", "odd_offset", "weight_batch"), [USUAL]),
+    }
+    for case in cases:
+        found = judged(case, on_inputs=fault)
+        assert not found.passed and found.bound.startswith("element past its rounding bound"), (case.id, found.bound)
 
 
 @pytest.mark.parametrize("form", [Format(4, 32, "mxfp4"), Format(8, 32, "mxfp8"), Format(8, 64)])

@@ -23,7 +23,7 @@ from upstream_patch.correctness import (
     run_matrix,
     to_mlx,
 )
-from upstream_patch.correctness.cases import FORMS, LAYOUTS, Form
+from upstream_patch.correctness.case import FORMS, LAYOUTS, Form
 from upstream_patch.correctness.forms import Bits, Operands, one_row, operands, output_bits, with_margins
 from upstream_patch.errors import MissingTool
 from upstream_patch.floating import ELEMENTS, SCALES

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from upstream_patch import kernels
-from upstream_patch.correctness.cases import DTYPES, LAYOUTS
+from upstream_patch.correctness.case import DTYPES, LAYOUTS
 from upstream_patch.correctness.exact_cases import ROWS, cases, instances, of_formats
 from upstream_patch.correctness.paths import H200, Device
 from upstream_patch.kernels.tuning import DEVICE_CLASSES, FORMATS, SLICE, TILE, SmallM, format_of

@@ -96,6 +96,16 @@ def rendered(synthetic: Any, facts: list[Fact]) -> str:
     return page.render(facts, synthetic.load(), drawn)
 
 
+def test_cases_of_the_matrix_that_no_record_has_are_counted(synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    synthetic.write(synthetic.correctness())  # two cases
+    facts = facts_of(synthetic)
+    for whole, said in ((2, ""), (9, "7 cases that the matrix has today are in no record.")):
+        monkeypatch.setattr("upstream_patch.report.tables._whole", lambda whole=whole: whole)
+        shown = page.render(facts, synthetic.load(), {})
+        assert said in shown
+        assert ("are in no record" in shown) == bool(said)
+
+
 @pytest.fixture(scope="module")
 def committed(root: Path) -> tuple[list[Fact], list[LoadedRecord]]:
     records = store.load_all(root / "evidence")

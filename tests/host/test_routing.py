@@ -10,7 +10,7 @@ import pytest
 from upstream_patch.kernels.tuning import FORMATS
 from upstream_patch.problem import Problem, parse_problem
 from upstream_patch.records import facts, store
-from upstream_patch.routing import CROSSOVER, Capability, route, stock_route
+from upstream_patch.routing import CROSSOVER, Capability, largest_k, route, stock_route
 
 H200: Capability = (9, 0)
 GB10: Capability = (12, 1)
@@ -90,12 +90,20 @@ def test_ours_takes_as_many_weights_as_a_grid_has_entries() -> None:
         {"bits": 1},
         {"k": 4096 + 32},
         {"n": (1 << 30) + 1},
-        {"k": (1 << 30) + 64},
+        {"k": 1 << 30},
+        {"k": 3 << 27, "bits": 6},
     ],
-    ids=["f32", "a group that mxfp4 has not", "33 rows", "1 bit", "half a group", "huge N", "huge K"],
+    ids=["f32", "a group that mxfp4 has not", "33 rows", "1 bit", "half a group", "huge N", "huge K", "huge K, 6 bits"],
 )
 def test_ours_leaves_the_rest(more: dict[str, Any]) -> None:
     assert route(problem(**({"m": 4} | more)), H200) == "stock"
+
+
+@pytest.mark.parametrize(("bits", "group_size", "mode"), FORMATS)
+def test_ours_takes_rows_of_up_to_the_limit_of_their_bits(bits: int, group_size: int, mode: str) -> None:
+    most = largest_k(bits) // group_size * group_size
+    for k, expected in ((most, "small_m"), (most + group_size, "stock")):
+        assert route(problem(4, k=k, bits=bits, group_size=group_size, mode=mode), GB10) == expected
 
 
 def test_other_devices_keep_stock() -> None:

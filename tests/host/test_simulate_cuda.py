@@ -279,4 +279,4 @@ def test_the_engine_compiles_for_other_machines(target: str, tmp_path: Path) -> 
     options = ["-target", target, "-std=c++17", "-fno-exceptions", "-Wall", "-Wextra", "-Werror", "-fPIC"]
     sources = [str(NATIVE / name) for name in ("fiber.cpp", "memory.cpp", "engine.cpp", "budget.cpp", "image.cpp")]
     for source in sources:
-        library._run([*cxx.command, *options, "-c", source, "-o", "x.o"], tmp_path, target)
+        library._run(cxx, [*options, "-c", source], "x.o", tmp_path, target)

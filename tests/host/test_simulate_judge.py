@@ -31,7 +31,7 @@ from upstream_patch.kernels import Variant
 from upstream_patch.problem import Problem
 from upstream_patch.reference import Inputs
 from upstream_patch.simulate import Fault, Placement, Report, Run, Stats
-from upstream_patch.simulate.mutations import PLANTS, WRONG_ANSWER
+from upstream_patch.simulate.mutations import EQUIVALENT, PLANTS, WRONG_ANSWER
 from upstream_patch.simulate.small_m import to_bits
 
 WHERE = Placement(at_end=True, offsets=(2, 4, 6, 8))
@@ -156,8 +156,9 @@ def test_plants_are_run_to_the_limit_of_the_device_at_the_end_of_pages(monkeypat
         assert place == (Placement(offsets=(2, 0, 0, 0)) if name in odd else Placement(at_end=True))
     # nothing is found, so every one of them is told
     sound = [each for each in launches.seen if ":" not in each["kernel"].name]
-    assert len(sound) == 2
-    assert len(found.failures) == found.cases == len(launches.seen) - 2
+    assert len(sound) == len(simulated._BROKEN) + len(EQUIVALENT)
+    assert len(found.failures) == found.cases - len(EQUIVALENT)
+    assert found.cases == len(launches.seen) - len(sound) - 4 * len(EQUIVALENT)
 
 
 def test_a_wrong_answer_is_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,10 +184,14 @@ def test_a_front_runs_the_cover_that_was_asked_for(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(covering, "cover", cover)
     monkeypatch.setattr(simulation, "compiler", lambda *_: None)
+    monkeypatch.setattr(simulation, "today", lambda: 5)
     front = simulation.cuda_front(full=False, seed=None)
-    simulation.cuda_front(full=True, seed=0)
+    whole = simulation.cuda_front(full=True, seed=0)
+    every = covering.turning_launches()
     assert asked == [(covering.CASES, covering.SEED), (covering.FULL_CASES, 0)]
-    assert front.cases == [*covering.fixed_launches(), CASE]
+    assert front.cases == [*covering.fixed_launches(), *covering.turn_of(every, 5), CASE]
+    assert whole.cases == [*covering.fixed_launches(), *every, CASE]
+    assert simulation.cuda_front(full=False, seed=7).cases[-1 - covering.PER_TURN : -1] == covering.turn_of(every, 7)
     assert (front.run_case, front.find_plants) == (run_sim_case, find_plants)
     seeds: list[tuple[bool, int]] = []
 
@@ -210,11 +215,12 @@ def test_a_front_runs_the_cover_that_was_asked_for(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_a_run_took_is_told_by_tile() -> None:
-    cover = Outcome(cases=5, launches=15, tiles=400, simulated_seconds=2.0, peak_bytes=300 << 20)
+    cover = Outcome(cases=5, launches=15, tiles=400, simulated_seconds=2.0, buffer_bytes=1 << 20, peak_bytes=300 << 20)
     whole = Summary((FrontSummary("a kernel", Outcome(cases=3), cover),), 1.25, 9.0)
-    assert (
-        whole.per_tile == "a kernel: 5.00 ms a tile, 400 tiles, 300 MiB a process\n1.2 s to compile or find the kernels"
-    )
+    assert whole.per_tile.splitlines() == [
+        "a kernel: 5.00 ms and 2.6 KiB of arguments a tile, 400 tiles, 300 MiB a process",
+        "1.2 s to compile or find the kernels",
+    ]
     assert whole.detail.startswith(
         "5 cases (15 launches) of a kernel agree with the fp64 reference, with no race, in 9 s; 3"
     )

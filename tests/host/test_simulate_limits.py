@@ -176,6 +176,29 @@ def test_the_time_of_a_launch_ends_a_loop_that_touches_memory() -> None:
     assert "no end after 0.1 s" in found.text
 
 
+@pytest.mark.parametrize("read", ["out[i] = in[i];", "(void)0;"], ids=["after an access", "before any"])
+def test_a_loop_over_a_lanes_own_memory_is_named_and_not_the_engine(read: str) -> None:
+    body = f"""  int volatile own[4] = {{1, 2, 3, 4}};
+  {read}
+  while (own[i % 4] != 0) {{
+    own[(i + 1) % 4] = 7;
+  }}
+  out[i] = own[0];"""
+    for seconds in (0.02, 0.05, 0.1):
+        found = fault(body, seconds=seconds)
+        assert (found.kind, found.file) == ("endless", "k.cu")
+        assert found.line in (7, 8)
+        assert f"no end after {seconds} s; lane 0: run, last at k.cu:" in found.text
+
+
+def test_a_loop_in_the_simulators_own_work_is_placed_at_the_lanes_last_access() -> None:
+    found = fault(
+        "  int n = in[i];\n  for (;;) { copy_async_commit(); if (n < 0) break; }\n  out[i] = n;", seconds=0.05
+    )
+    assert (found.kind, found.file) == ("endless", "k.cu")
+    assert found.line in (5, 6)
+
+
 @pytest.mark.parametrize("how", [{"steps": 0}, {"seconds": 0.0}, {"seconds": float("inf")}])
 def test_a_launch_without_a_limit_is_refused(how: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="a launch needs steps and time"):

@@ -46,6 +46,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     metal = [case for case in metal_covering.metal_cover() if case.route == "nax" and case.quantization == q][:2]
     monkeypatch.setattr(covering, "cover", lambda count, seed: cuda)
     monkeypatch.setattr(covering, "fixed_launches", list)
+    monkeypatch.setattr(covering, "turning_launches", list)
     of_ours = [case for case in staged_covering.staged_cover() if case.quantization == q and case.form.parts == 1][:2]
     monkeypatch.setattr(staged_covering, "staged_cover", lambda full, seed: of_ours)
     monkeypatch.setattr(metal_covering, "metal_cover", lambda full, seed: metal)
@@ -65,7 +66,7 @@ def test_the_verb_and_the_stage_run_every_front(capsys: pytest.CaptureFixture[st
     assert cuda.startswith("the CUDA kernel: ")
     assert metal.startswith("MLX's Metal kernels: ")
     assert ours.startswith("our Metal kernels: ")
-    assert "ms a tile" in cuda and "MiB a process" in metal
+    assert "KiB of arguments a tile" in cuda and "MiB a process" in metal
     assert "to compile or find" in compiled
     assert said.startswith(
         "2 cases (6 launches) of the CUDA kernel, 2 cases (4 launches) of MLX's Metal kernels, "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from upstream_patch.correctness.cases import Answer, Case, answer, matrix
+from upstream_patch.correctness.case import Answer, Case, answer
+from upstream_patch.correctness.cases import matrix
 from upstream_patch.correctness.errors import HARD_CAP, STOCK_FACTOR, bounds, check, norm_error
 from upstream_patch.correctness.forms import to_mlx
 from upstream_patch.correctness.run import (

@@ -1,107 +1,16 @@
-"""Which problems are tried, why each, and what the right answer to each is."""
+"""Which problems are tried, and why each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal, get_args
 
-import numpy as np
-
+from upstream_patch.correctness.bug_cases import bug_cases
+from upstream_patch.correctness.case import DTYPES, FORMS, LAYOUTS, Case, Form, problem_of
 from upstream_patch.correctness.paths import H200, Device, instance_problems, path_problems
-from upstream_patch.kernels.tuning import FLOATING, FORMATS, MAX_ROWS, USUAL, Format
-from upstream_patch.problem import DType, Layout, Problem
-from upstream_patch.records.schema import REPEATS
-from upstream_patch.reference import DISTRIBUTIONS, F64, Distribution, Inputs, distributions, make_inputs
-
-Form = Literal[
-    "plain",
-    "margins",
-    "odd_offset",
-    "x_strided",
-    "x_transposed",
-    "x_blocks",
-    "w_row_strided",
-    "w_column_slice",
-    "w_batched",
-    "w_broadcast",
-    "not_transposed",
-]
-"""How the operands lie in memory.
-
-``margins``: row slices of larger arrays whose other bytes are NaN (w: all ones). ``odd_offset``: the same, starting at
-row 3, so scales are 2-byte aligned only. ``x_strided``: every second column of an array. ``x_blocks``: x is
-[2, M/2, K]. ``w_row_strided``: every second row. ``w_column_slice``: the first K columns of wider weights.
-``w_batched``: weights [2, N/2, K], x expanded with stride 0. ``w_broadcast``: weights expanded to [2, N, K] with stride
-0, x is [2, M/2, K]. ``not_transposed``: ``transpose=False``, weights [K, N].
-"""
-FORMS: tuple[Form, ...] = get_args(Form)
-DTYPES: tuple[DType, ...] = ("bf16", "f16")
-LAYOUTS: tuple[Layout, ...] = ("mk", "1mk", "b1k")
-Route = Literal["small_m", "other", "any"]
-MANY_REPEATS = {"repeats": 50}
-"""By label: how often such a case is repeated. The others REPEATS times."""
-
-
-def repeats_of(label: str) -> int:
-    return MANY_REPEATS.get(label, REPEATS)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One problem with its data and memory form; ``route`` is what our operation must do with it."""
-
-    name: str
-    problem: Problem
-    distribution: Distribution = "normal"
-    form: Form = "plain"
-    seed: int = 0
-    route: Route = "small_m"
-    distinct: int | None = None
-    """Where N is more, the rows of the weights are this many, in turn: the reference costs no more than these."""
-
-    @property
-    def id(self) -> str:
-        return f"{self.label}-{self.problem.id}-{self.seed}"
-
-    @property
-    def label(self) -> str:
-        """The name, with the distribution and the memory form where they are not the usual ones."""
-        extra = [part for part in (self.distribution, self.form) if part not in ("normal", "plain", self.name)]
-        return ".".join([self.name, *extra])
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A case's operands in numpy, and what comes out: [M, N] in fp64, see ``Inputs``."""
-
-    inputs: Inputs
-    reference: F64
-    magnitude: F64
-    removed: F64
-
-
-def answer(case: Case) -> Answer:
-    """``not_transposed`` has inputs for weights [K, N] packed along N; its ``inputs.x`` is still [M, K]."""
-    p = case.problem
-    if case.form != "not_transposed":
-        inputs = make_inputs(p.model_copy(update={"n": min(p.n, case.distinct or p.n)}), case.seed, case.distribution)
-        whole = Answer(inputs, inputs.reference(), inputs.magnitude(), inputs.removed())
-        if inputs.problem.n == p.n:
-            return whole
-        row = np.arange(p.n) % inputs.problem.n
-        sums = (values[:, row] for values in (whole.reference, whole.magnitude, whole.removed))
-        return Answer(inputs.columns(row), *sums)
-    weights = make_inputs(p.model_copy(update={"n": p.k, "k": p.n}), case.seed, case.distribution)
-    x = make_inputs(p, case.seed, case.distribution).x
-    inputs = Inputs(weights.problem, case.seed, case.distribution, x, weights.packed, weights.scales, weights.biases)
-    size = replace(weights, scales=np.abs(weights.scales), biases=np.abs(weights.biases))
-    wide_x = x.astype(np.float64)
-    reference = wide_x @ weights.weights()
-    # never our kernel: no offset
-    return Answer(inputs, reference, np.abs(wide_x) @ size.weights(), np.zeros_like(reference))
-
+from upstream_patch.kernels.tuning import FLOATING, FORMATS, MAX_ROWS, USUAL
+from upstream_patch.problem import Problem
+from upstream_patch.reference import DISTRIBUTIONS, distributions
 
 OFF_TILE_N = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 1000)
 TILE_K = (64, 128, 192, 320, 576, 1024, 4096, 4160, 14336)
@@ -114,11 +23,6 @@ def _rows() -> Iterator[Case]:
         n, k = _ROW_SHAPES[i % len(_ROW_SHAPES)]
         if m <= 16 or (m + i // 3) % 3 == i % 3:
             yield Case("rows", Problem(m=m, n=n, k=k, dtype=dtype, layout=layout))
-
-
-def _problem(form: Format, m: int, n: int, k: int, dtype: DType, layout: Layout = "mk", batch: int = 1) -> Problem:
-    bits, group, mode = form
-    return Problem(m=m, n=n, k=k, bits=bits, group_size=group, mode=mode, dtype=dtype, layout=layout, batch=batch)
 
 
 def _shapes() -> Iterator[Case]:
@@ -140,7 +44,7 @@ def _data() -> Iterator[Case]:
         yield Case("lane_ownership", Problem(m=16, n=130, k=128, dtype=dtype), "one_hot", seed=seed)
     for seed, form in product(range(4), FLOATING):
         # each of the 64 positions of two groups, or of four
-        yield Case("lane_ownership", _problem(form, 16, 130, 64, DTYPES[seed // 2]), "one_hot", seed=seed)
+        yield Case("lane_ownership", problem_of(form, 16, 130, 64, DTYPES[seed // 2]), "one_hot", seed=seed)
 
 
 DISTINCT_ROWS = 1021
@@ -172,7 +76,7 @@ def _memory() -> Iterator[Case]:
     for form, dtype, m in product(forms, DTYPES, (2, 8)):
         yield Case("memory", Problem(m=m, n=66, k=320, dtype=dtype), form=form, route="any")
     for number, form in enumerate(forms):
-        problem = _problem(FLOATING[number % 3], 4, 66, 320, DTYPES[number // 3 % 2])
+        problem = problem_of(FLOATING[number % 3], 4, 66, 320, DTYPES[number // 3 % 2])
         yield Case("memory", problem, form=form, route="any")
 
 
@@ -194,14 +98,14 @@ def _formats(full: bool) -> Iterator[Case]:
             n, k = _FORMAT_SHAPES[(turn + turn // 7 + i) % len(_FORMAT_SHAPES)]
             # a part of a block of 64 more, where groups are smaller
             k += turn // 2 * form.group % 64
-            yield Case("formats", _problem(form, m, n, k, dtype, layout))
+            yield Case("formats", problem_of(form, m, n, k, dtype, layout))
     data = [(form, distribution) for form in FORMATS for distribution in distributions(form.mode)]
     for number, (form, distribution) in enumerate(data):
         for dtype in DTYPES if full else DTYPES[number % 2 :][:1]:
-            yield Case("format_data", _problem(form, 9, 65, 640, dtype), distribution)
+            yield Case("format_data", problem_of(form, 9, 65, 640, dtype), distribution)
     forms: tuple[Form, ...] = ("margins", "odd_offset")
     for number, (form, memory) in enumerate(product(FORMATS, forms)):
-        yield Case("format_memory", _problem(form, 3, 33, 640, DTYPES[number // 2 % 2]), form=memory)
+        yield Case("format_memory", problem_of(form, 3, 33, 640, DTYPES[number // 2 % 2]), form=memory)
 
 
 def _batches(full: bool) -> Iterator[Case]:
@@ -212,7 +116,7 @@ def _batches(full: bool) -> Iterator[Case]:
         if full or number % 48 == turn * 19 % 48 or (form == USUAL and m in (1, 8, 17, 32)):
             n, k = shapes[(number + number // 3) % 3]
             k += number * form.group % 64
-            yield Case("weight_batch", _problem(form, m, n, k, dtype, layout, 2 + number % 4))
+            yield Case("weight_batch", problem_of(form, m, n, k, dtype, layout, 2 + number % 4))
 
 
 def _fallback() -> Iterator[Case]:
@@ -233,5 +137,5 @@ def matrix(device: Device = H200, full: bool = False) -> list[Case]:
     ``full``: every format with every M, dtype and layout, more than six thousand cases.
     """
     cases = [*_rows(), *_shapes(), *_data(), *_formats(full), *_batches(full)]
-    cases += [*_repeats(), *_memory(), *_fallback(), *_paths(device, full)]
+    cases += [*_repeats(), *_memory(), *_fallback(), *_paths(device, full), *bug_cases(full)]
     return list({case.id: case for case in cases}.values())

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
 
+from upstream_patch.correctness.bug_cases import bug_cases
 from upstream_patch.correctness.pairwise import pairwise, uncovered
 from upstream_patch.correctness.schedule import FILLS, Schedule
-from upstream_patch.kernels import Variant
+from upstream_patch.kernels import Variant, variants
 from upstream_patch.kernels.tuning import (
     DEVICE_CLASSES,
     FORMATS,
+    SLICE,
     TILE,
     USUAL,
     DeviceClass,
@@ -28,6 +30,8 @@ from upstream_patch.simulate import ORDERS, SUMS, Placement
 SEED = 20260731
 CASES = 3400
 FULL_CASES = 20_000
+PER_TURN = 4
+"""Of ``turning_launches`` in a run that is not full: each instance that it compiles takes seconds."""
 _K = {
     # by warps: tuning picks them from K
     4: (64, 128, 192, 256, 320, 576, 960, 1024),
@@ -244,6 +248,61 @@ def long_launches() -> list[SimCase]:
 def fixed_launches() -> list[SimCase]:
     """What every run of the simulator tries before the cover."""
     return [*device_launches(), *long_launches()]
+
+
+def instance_launches() -> list[SimCase]:
+    """One of every instance that any device class can launch, neighbours alike: two passes over K, the second of one
+    group, and a second batch of tiles with one column."""
+    of: dict[SmallM, tuple[Picks, int]] = {}
+    for picks, warps, form, m in product(all_picks(), _K, FORMATS, (8, 16)):
+        tuning = picks.tuning(m, warps, form)
+        if tuning is not None:
+            of.setdefault(tuning, (picks, warps))
+    cases = []
+    for number, variant in enumerate(variants()):
+        t = variant.tuning
+        picks, warps = of[t]
+        problem = Problem(
+            m=t.rows - 7 + number % 8,
+            n=TILE * t.tiles + 1,
+            k=warps * SLICE + t.format.group,
+            bits=t.format.bits,
+            group_size=t.format.group,
+            mode=t.format.mode,
+            dtype="bf16" if variant.dtype == "bf16" else "f16",
+        )
+        placement = _PLACEMENTS[number % len(_PLACEMENTS)].for_mode(problem.mode)
+        cases.append(_fixed(number, picks, warps, problem, 1, placement))
+    return cases
+
+
+MOST_TO_SIMULATE = 1 << 20
+"""Weights of a case of the matrix: larger ones are for a GPU alone."""
+
+
+def bug_launches() -> list[SimCase]:
+    """The cases of ``bug_cases`` that are our kernel's, as cards of three classes launch them, neighbours alike."""
+    found = [case for case in bug_cases(full=False) if case.route == "small_m" and case.form in ("plain", "margins")]
+    cases = []
+    for number, case in enumerate(found):
+        p = case.problem
+        if p.batch * p.n * p.k <= MOST_TO_SIMULATE:
+            capability = ((9, 0), (12, 1), (8, 0))[number % 3]
+            # at the end of pages, so that a byte too far is a fault
+            made = launched(number, capability, p, Placement(at_end=True))
+            cases.append(replace(made, distribution=case.distribution, seed=case.seed))
+    return sorted(cases, key=lambda case: case.variant(case.problem.m).name)
+
+
+def turning_launches() -> list[SimCase]:
+    """What the full run tries before the cover as well, and any other a few of."""
+    return [*instance_launches(), *bug_launches()]
+
+
+def turn_of(cases: Sequence[SimCase], turn: int) -> list[SimCase]:
+    """``PER_TURN`` of these cases, others in the next turn: all of them in as many turns as that takes."""
+    turns = max(1, -(-len(cases) // PER_TURN))
+    return list(cases[turn % turns * PER_TURN :][:PER_TURN])
 
 
 def uncovered_pairs(count: int = CASES, seed: int = SEED) -> int:

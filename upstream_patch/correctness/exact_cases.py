@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from upstream_patch import kernels
-from upstream_patch.correctness.cases import DTYPES, LAYOUTS
+from upstream_patch.correctness.case import DTYPES, LAYOUTS
 from upstream_patch.correctness.paths import Device
 from upstream_patch.driver import Grid, small_m_cut
 from upstream_patch.kernels import Variant

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upstream_patch.correctness.cases import Case
+from upstream_patch.correctness.case import Case
 from upstream_patch.problem import MLX_DTYPE, DType, Problem
 from upstream_patch.reference import F32, Inputs
 

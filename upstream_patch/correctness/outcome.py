@@ -18,6 +18,8 @@ class Outcome:
     launches: int = 0
     tiles: int = 0
     simulated_seconds: float = 0.0
+    buffer_bytes: int = 0
+    """Of all launches' arguments."""
     peak_bytes: int = 0
     """Of the process."""
     failures: tuple[str, ...] = field(default=())
@@ -31,6 +33,7 @@ def outcome_of(runs: Sequence[Run], tiles: int, failures: Sequence[str]) -> Outc
         launches=len(runs),
         tiles=tiles,
         simulated_seconds=sum(run.report.stats.seconds for run in runs),
+        buffer_bytes=sum(run.report.stats.buffer_bytes for run in runs),
         peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilo,
         failures=tuple(failures),
     )
@@ -43,6 +46,7 @@ def add(outcomes: Sequence[Outcome]) -> Outcome:
         launches=sum(o.launches for o in outcomes),
         tiles=sum(o.tiles for o in outcomes),
         simulated_seconds=sum(o.simulated_seconds for o in outcomes),
+        buffer_bytes=sum(o.buffer_bytes for o in outcomes),
         peak_bytes=max((o.peak_bytes for o in outcomes), default=0),
         failures=tuple(line for o in outcomes for line in o.failures),
     )

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from upstream_patch.correctness.cases import Answer, Case, answer, matrix, repeats_of
+from upstream_patch.correctness.case import Answer, Case, answer, repeats_of
+from upstream_patch.correctness.cases import matrix
 from upstream_patch.correctness.errors import check
 from upstream_patch.correctness.forms import Bits, Operands, one_row, operands, outputs_bits
 from upstream_patch.kernels.tuning import USUAL, format_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,11 +11,23 @@ from upstream_patch.correctness.cover import SimCase
 from upstream_patch.correctness.errors import why_wrong
 from upstream_patch.correctness.outcome import Outcome, outcome_of
 from upstream_patch.kernels import Variant
-from upstream_patch.kernels.tuning import TILE, SmallM
+from upstream_patch.kernels.tuning import TILE, Format, SmallM
 from upstream_patch.problem import Problem
 from upstream_patch.reference import Inputs, make_inputs
-from upstream_patch.simulate import Kernel, Placement, Run, run_small_m, small_m_kernel
-from upstream_patch.simulate.mutations import EQUIVALENT, PLANTS, WRONG_ANSWER, Barrier, Plant, without_each_barrier
+from upstream_patch.simulate import ORDERS, Kernel, Order, Placement, Run, run_small_m, small_m_kernel
+from upstream_patch.simulate.mutations import (
+    EQUIVALENT,
+    MXFP8,
+    NVFP4,
+    PLANTS,
+    RAGGED,
+    REGULAR,
+    THREE_BITS,
+    WRONG_ANSWER,
+    Barrier,
+    Plant,
+    without_each_barrier,
+)
 
 _LIMIT = 227 * 1024
 
@@ -57,65 +70,118 @@ def run_sim_case(case: SimCase) -> Outcome:
     return outcome_of(runs, len(runs) * problem.batch * -(-problem.n // TILE), failures)
 
 
-# Two instances and the shapes in which each barrier is needed: two passes over K, and a last batch that is not full.
-_PLANT_ON = (Variant("bf16", SmallM(8, 4, 2, 2)), Variant("f16", SmallM(8, 4, 4, 4)))
-_REGULAR = (True, False)  # whole tiles and rows of scales that 16-byte copies reach
-_PLANT_PROBLEMS = (Problem(m=4, n=80, k=2048, dtype="bf16"), Problem(m=7, n=65, k=1088, dtype="f16"))
+@dataclass(frozen=True)
+class _Broken:
+    """An instance to break, and a problem in which what is broken matters."""
+
+    variant: Variant
+    problem: Problem
+
+    @property
+    def kernel(self) -> Kernel:
+        return small_m_kernel(self.variant)
+
+
+# Of the first two, each barrier is needed: two passes over K, and a last batch that is not full.
+_BROKEN = {
+    REGULAR: _Broken(Variant("bf16", SmallM(8, 4, 2, 2)), Problem(m=4, n=80, k=2048, dtype="bf16")),
+    RAGGED: _Broken(Variant("f16", SmallM(8, 4, 4, 4)), Problem(m=7, n=65, k=1088, dtype="f16")),
+    MXFP8: _Broken(
+        Variant("bf16", SmallM(8, 4, 3, 4, Format(8, 32, "mxfp8"))),
+        Problem(m=3, n=33, k=832, bits=8, group_size=32, mode="mxfp8", dtype="bf16"),
+    ),
+    NVFP4: _Broken(
+        Variant("f16", SmallM(8, 4, 2, 2, Format(4, 16, "nvfp4"))),
+        Problem(m=5, n=33, k=592, bits=4, group_size=16, mode="nvfp4", dtype="f16"),
+    ),
+    THREE_BITS: _Broken(
+        Variant("bf16", SmallM(8, 4, 2, 8, Format(3, 64))), Problem(m=6, n=33, k=1088, bits=3, dtype="bf16")
+    ),
+}
+
+
+def _run_broken(kernel: Kernel, on: int, odd_x: bool = False, order: Order = "in_order") -> tuple[Inputs, Run]:
+    inputs = make_inputs(_BROKEN[on].problem, 1)
+    where = Placement(offsets=(2, 0, 0, 0)) if odd_x else Placement(at_end=True)
+    how = {"kernel": kernel, "shared_limit": _LIMIT, "placement": where, "order": order}
+    return inputs, run_small_m(_BROKEN[on].variant, 1, inputs, **how)  # type: ignore[arg-type]
 
 
 def _found(kernel: Kernel, on: int, odd_x: bool = False) -> str | None:
     """The kind of fault that a changed kernel shows, or None; the text where it is a fault of the simulator's."""
-    inputs = make_inputs(_PLANT_PROBLEMS[on], 1)
-    where = Placement(offsets=(2, 0, 0, 0)) if odd_x else Placement(at_end=True)
-    run = run_small_m(_PLANT_ON[on], 1, inputs, kernel=kernel, shared_limit=_LIMIT, placement=where)
+    inputs, run = _run_broken(kernel, on, odd_x)
     if run.report.faults:
         return run.report.faults[0].kind
     return WRONG_ANSWER if why_wrong(inputs, run.outputs[0]) else None
 
 
+def _unlike(kernel: Kernel, on: int) -> str | None:
+    """What shows in any order of lanes that a changed kernel is not the sound one."""
+    _, sound = _run_broken(_BROKEN[on].kernel, on)
+    for order in ORDERS:
+        _, run = _run_broken(kernel, on, order=order)
+        if run.report.faults:
+            return f"{run.report.faults[0].kind} ({order})"
+        if not np.array_equal(run.outputs[0], sound.outputs[0]):
+            return f"other bits ({order})"
+    return None
+
+
 def _plants(on: int) -> list[Plant]:
-    return [plant for plant in PLANTS if _REGULAR[on] or not plant.odd_x]
+    return [plant for plant in PLANTS if on in plant.on]
 
 
-def _deleted(on: int) -> list[Barrier]:
-    barriers = without_each_barrier(small_m_kernel(_PLANT_ON[on]))
-    return [barrier for barrier in barriers if (_REGULAR[on], barrier.text) not in EQUIVALENT]
+def _barriers(on: int, equivalent: bool) -> list[Barrier]:
+    """Those that must be missed, or those that need not be."""
+    if on not in (REGULAR, RAGGED):
+        return []
+    barriers = without_each_barrier(_BROKEN[on].kernel)
+    return [barrier for barrier in barriers if ((on == REGULAR, barrier.text) in EQUIVALENT) == equivalent]
 
 
 def find_plants() -> Outcome:
-    """Plants every fault and deletes every barrier. A line of ``failures`` for each one that nothing reports."""
+    """Plants every fault and deletes every barrier. A line of ``failures`` for each one that nothing reports, and for
+    each of ``EQUIVALENT`` that is not."""
     failures = []
     tried = 0
-    for on, variant in enumerate(_PLANT_ON):
-        kernel = small_m_kernel(variant)
+    for on, broken in _BROKEN.items():
+        name, kernel = broken.variant.name, broken.kernel
         sound = _found(kernel, on)
         if sound is not None:
-            failures.append(f"{variant.name}: the sound kernel shows {sound} where faults are to be planted")
+            failures.append(f"{name}: the sound kernel shows {sound} where faults are to be planted")
         for plant in _plants(on):
             tried += 1
             kind = _found(plant.apply(kernel), on, plant.odd_x)
             if kind not in plant.kinds:
                 seen = f"shows {kind}" if kind else "is not found"
-                failures.append(f"blind checker: {plant.name} {seen}, not {' or '.join(plant.kinds)} ({variant.name})")
-        for barrier in _deleted(on):
+                failures.append(f"blind checker: {plant.name} {seen}, not {' or '.join(plant.kinds)} ({name})")
+        for barrier in _barriers(on, equivalent=False):
             tried += 1
             if _found(barrier.kernel, on) is None:
                 failures.append(
-                    f"blind checker: nothing is reported when the barrier of line {barrier.line} is deleted: "
-                    f"{barrier.text} ({variant.name})"
+                    f"blind checker: nothing is reported when the barrier of {barrier.file}:{barrier.line} is deleted: "
+                    f"{barrier.text} ({name})"
+                )
+        for barrier in _barriers(on, equivalent=True):
+            tried += 1
+            unlike = _unlike(barrier.kernel, on)
+            if unlike is not None:
+                failures.append(
+                    f"no equivalent: {unlike} when the barrier of {barrier.file}:{barrier.line} is deleted: "
+                    f"{barrier.text} ({name})"
                 )
     return Outcome(cases=tried, launches=tried, failures=tuple(failures))
 
 
 def _mutants() -> Iterator[Kernel]:
     """What find_plants runs."""
-    for on, variant in enumerate(_PLANT_ON):
-        kernel = small_m_kernel(variant)
-        yield from (plant.apply(kernel) for plant in _plants(on))
-        yield from (barrier.kernel for barrier in _deleted(on))
+    for on, broken in _BROKEN.items():
+        yield from (plant.apply(broken.kernel) for plant in _plants(on))
+        yield from (barrier.kernel for equivalent in (False, True) for barrier in _barriers(on, equivalent))
 
 
 def kernels_of(cases: Sequence[SimCase]) -> list[Kernel]:
     """Every library that the cases and ``find_plants`` need."""
     variants = {v.name: v for case in cases for v in (case.variant(case.problem.m), case.variant(1))}
-    return [*(small_m_kernel(v) for v in (*variants.values(), *_PLANT_ON)), *_mutants()]
+    variants |= {broken.variant.name: broken.variant for broken in _BROKEN.values()}
+    return [*(small_m_kernel(v) for v in variants.values()), *_mutants()]

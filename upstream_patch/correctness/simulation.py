@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from multiprocessing import get_context
 from typing import Any
 
@@ -82,19 +83,33 @@ class Summary:
     @property
     def per_tile(self) -> str:
         """Time and memory of every front, a line each, for --stats."""
-        lines = [
-            f"{f.name}: {1e3 * f.cover.simulated_seconds / max(1, f.cover.tiles):.2f} ms a tile, "
-            f"{f.cover.tiles} tiles, {f.cover.peak_bytes / 2**20:.0f} MiB a process"
-            for f in self.fronts
-        ]
+        lines = []
+        for front in self.fronts:
+            took, tiles = front.cover, max(1, front.cover.tiles)
+            lines.append(
+                f"{front.name}: {1e3 * took.simulated_seconds / tiles:.2f} ms and "
+                f"{took.buffer_bytes / 2**10 / tiles:.1f} KiB of arguments a tile, {took.tiles} tiles, "
+                f"{took.peak_bytes / 2**20:.0f} MiB a process"
+            )
         return "\n".join([*lines, f"{self.compile_seconds:.1f} s to compile or find the kernels"])
 
 
+def today() -> int:
+    """A number that every day has another of."""
+    return datetime.now(UTC).toordinal()
+
+
 def cuda_front(full: bool, seed: int | None) -> Front:
-    """Raises MissingTool without a compiler."""
+    """``full``: every instance and reported input; else some of the day, or of the seed.
+
+    Raises MissingTool without a compiler.
+    """
     compiler()
     count = cover.FULL_CASES if full else cover.CASES
-    cases = [*cover.fixed_launches(), *cover.cover(count, cover.SEED if seed is None else seed)]
+    turning = cover.turning_launches()
+    if not full:
+        turning = cover.turn_of(turning, today() if seed is None else seed)
+    cases = [*cover.fixed_launches(), *turning, *cover.cover(count, cover.SEED if seed is None else seed)]
     return Front("the CUDA kernel", cases, simulated.run_sim_case, simulated.find_plants, simulated.kernels_of(cases))
 
 

@@ -8,6 +8,7 @@ from upstream_patch.machine.probe import cuda_device, probe
 from upstream_patch.machine.system import Answer, System
 from upstream_patch.machine.toolchain import (
     CXX_FIX,
+    CXX_VARIABLE,
     MLX_HEADERS_FIX,
     NVDISASM_FIX,
     NVRTC_FIX,
@@ -22,6 +23,7 @@ from upstream_patch.machine.toolchain import (
 
 __all__ = [
     "CXX_FIX",
+    "CXX_VARIABLE",
     "MLX_HEADERS_FIX",
     "NVDISASM_FIX",
     "NVRTC_FIX",

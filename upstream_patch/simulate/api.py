@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from upstream_patch.errors import UserError
 from upstream_patch.simulate.arguments import check_arguments
-from upstream_patch.simulate.library import build
+from upstream_patch.simulate.library import NATIVE, build
 from upstream_patch.simulate.lines import line_of
 from upstream_patch.simulate.source import Kernel
 
@@ -75,6 +76,8 @@ class Stats:
     """What a launch took. ``excused_reads`` are those of shared memory nobody wrote, at lines that may."""
 
     seconds: float = 0.0
+    buffer_bytes: int = 0
+    """Of the arguments."""
     switches: int = 0
     collectives: int = 0
     barriers: int = 0
@@ -116,7 +119,7 @@ class _Config(ctypes.Structure):  # mirrors native/engine.h
     )
 
 
-_COUNTS = tuple(name for name in Stats.__dataclass_fields__ if name != "seconds")
+_COUNTS = tuple(name for name in Stats.__dataclass_fields__ if name not in ("seconds", "buffer_bytes"))
 
 
 class _Report(ctypes.Structure):
@@ -159,6 +162,10 @@ def _keep_stacks(native: Any) -> None:
         _recent.pop(0).lane_sim_forget()
 
 
+_launching = threading.Lock()
+"""Held from the first buffer to the last output: a library has one engine, and a process one alarm."""
+
+
 def run(
     kernel: Kernel,
     arguments: Sequence[Buffer | int | None],
@@ -181,7 +188,8 @@ def run(
     An int argument is a C int or long long, None a null pointer. Deterministic: the same arguments give the same bits
     and the same report. Shared memory starts as ``fill`` bytes in every block. The ``excused`` lines of
     ``excused_file`` may read it unwritten, or index past an array's end. A block of more than ``steps`` accesses and
-    meetings is a fault, and so is a launch of more than ``seconds`` on a CPU. One launch at a time in a process.
+    meetings is a fault, and so is a launch of more than ``seconds`` on a CPU. One launch at a time in a process: others
+    wait.
 
     Raises UserError where an argument does not fit a CUDA kernel's parameter, SimulatorCompileError, MissingTool.
     """
@@ -191,7 +199,6 @@ def run(
         raise UserError(f"a launch needs steps and time, not {steps} steps and {seconds:g} s")
     library = build(kernel)
     native = _load(library)
-    _keep_stacks(native)
     if kernel.front == "cuda":
         check_arguments(kernel.name, native.lane_sim_parameters().decode(), arguments)
     mask = sum(1 << CHECKS.index(check) for check in set(checks))
@@ -200,23 +207,26 @@ def run(
     how = (steps, seconds, ORDERS.index(order), SUMS.index(sums), mask)
     config = _Config(seed, *how, *limits, excused_file.encode(), lines)
     report = _Report()
-    try:
-        cells, outputs = _place(native, arguments)
-        pointers = (ctypes.c_void_p * max(1, len(cells)))(*(ctypes.addressof(cell) for cell in cells))
-        start = time.perf_counter()
-        native.lane_sim_launch(
-            ctypes.byref(config),
-            (ctypes.c_uint * 3)(*grid),
-            (ctypes.c_uint * 3)(*group),
-            pointers,
-            ctypes.byref(report),
-        )
-        seconds = time.perf_counter() - start
-        results = tuple(_read(address, data) for address, data in outputs)
-    finally:
-        native.lane_sim_release()
+    with _launching:
+        _keep_stacks(native)
+        try:
+            cells, outputs = _place(native, arguments)
+            pointers = (ctypes.c_void_p * max(1, len(cells)))(*(ctypes.addressof(cell) for cell in cells))
+            start = time.perf_counter()
+            native.lane_sim_launch(
+                ctypes.byref(config),
+                (ctypes.c_uint * 3)(*grid),
+                (ctypes.c_uint * 3)(*group),
+                pointers,
+                ctypes.byref(report),
+            )
+            seconds = time.perf_counter() - start
+            results = tuple(_read(address, data) for address, data in outputs)
+        finally:
+            native.lane_sim_release()
     faults = (_fault(kernel, library, report),) if report.failed else ()
-    return Run(results, Report(faults, Stats(seconds, **{name: getattr(report, name) for name in _COUNTS})))
+    buffers = sum(each.data.nbytes for each in arguments if isinstance(each, Buffer))
+    return Run(results, Report(faults, Stats(seconds, buffers, **{name: getattr(report, name) for name in _COUNTS})))
 
 
 def _place(native: Any, arguments: Sequence[Buffer | int | None]) -> tuple[list[Any], list[tuple[int, Array]]]:
@@ -248,6 +258,8 @@ def _read(address: int, like: Array) -> Array:
     return result
 
 
+_ENGINE = frozenset(path.name for path in NATIVE.rglob("*.*"))
+"""Where the simulator works for a lane: no place of a loop in a kernel."""
 _PLACE = re.compile(r"<(?:pc (?P<pc>[0-9a-f]+)|(?P<file>[^<>:]*):(?P<line>\d+))>")
 
 
@@ -265,7 +277,10 @@ def _fault(kernel: Kernel, library: Path, report: _Report) -> Fault:
     file, line = Path(report.file.decode(errors="replace")).name, int(report.line)
     head, bar, rest = text.partition(" | ")
     own = _PLACE.fullmatch(head) if bar else None
-    found = (file, line) if line else place(own) if own else line_of(library, report.pc) if report.pc else None
+    at = line_of(library, report.pc) if report.pc else None
+    if at and at[0] in _ENGINE and report.kind == b"endless":
+        at = None
+    found = (file, line) if line else at or (place(own) if own else None)
     return Fault(
         kind=report.kind.decode(),
         text=_PLACE.sub(name, rest if own else text),

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.machine import CXX_FIX, Cxx, find_cxx, find_metal_cxx
+from upstream_patch.machine import CXX_FIX, CXX_VARIABLE, Cxx, find_cxx, find_metal_cxx
 from upstream_patch.simulate.source import KNOWN_MLX, Front, Kernel
 
 NATIVE = Path(__file__).parent / "native"
@@ -25,6 +25,7 @@ _KEPT_DAYS = 30
 _SEAL = "sha256"
 """The file beside what was compiled that holds the hash of it and of the folder's name."""
 CACHE_VARIABLE = "UPSTREAM_PATCH_CACHE"
+_CXX_FIX = f"name another one in {CXX_VARIABLE}, or unset that and {CXX_FIX}"
 _COMMON = ("-g1", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-Wno-unknown-pragmas")
 _ENGINE = ("-std=c++17", "-O2", "-Wall", "-Wextra")
 _KERNEL = (
@@ -89,10 +90,8 @@ class SimulatorCompileError(UserError):
         elif (undefined := _NO_CONSTANT.search(log)) is not None:
             why = f"function constant {undefined['number']}, {undefined['name']}, is used and has no value"
         else:
-            lines = (
-                [line.strip() for line in log.splitlines() if "error" in line] or log.splitlines()[:1] or ["no word"]
-            )
-            why = lines[0]
+            lines = [line.strip() for line in log.strip().splitlines()]
+            why = next((line for line in lines if "error" in line), lines[0])
         if "mlx/backend/metal" in why:
             why += f"; the simulator knows the headers of {KNOWN_MLX}"
         super().__init__(f"{kernel} does not compile for the simulator: {why}")
@@ -115,25 +114,45 @@ def compiler(front: Front = "cuda") -> Cxx:
     found = find_cxx()
     if found is None:
         raise MissingTool("no C++ compiler for the lane simulator", CXX_FIX)
+    if shutil.which(found.command[0]) is None:
+        raise MissingTool(f"the simulator's compiler, {_says(found)}, is no program", _CXX_FIX)
     if front == "metal" and isinstance(needs := find_metal_cxx(), str):
         raise MissingTool(f"the simulator's Metal front {needs}", CXX_FIX)
     return found
 
 
-def _run(command: Sequence[str], folder: Path, kernel: str, front: Front = "cuda") -> None:
+def _says(cxx: Cxx) -> str:
+    return f"{' '.join(cxx.command)} ({cxx.origin})"
+
+
+def _run(
+    cxx: Cxx, options: Sequence[str], output: str | Path, folder: Path, kernel: str, front: Front = "cuda"
+) -> None:
+    """Writes ``output``, a path in ``folder`` or a whole one."""
     # zig keeps what it compiled; its own libraries are worth that, a kernel's object is not
     zig = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
-    done = subprocess.run(
-        list(command),
-        cwd=folder,
-        env={**os.environ, **zig},
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    if done.returncode != 0:
-        raise SimulatorCompileError(kernel, done.stderr or done.stdout, front)
+    try:
+        done = subprocess.run(
+            [*cxx.command, *options, "-o", str(output)],
+            cwd=folder,
+            env={**os.environ, **zig},
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except OSError as error:
+        raise MissingTool(
+            f"the simulator's compiler, {_says(cxx)}, does not start ({error.strerror})", _CXX_FIX
+        ) from error
+    log = done.stderr or done.stdout
+    if done.returncode != 0 and log.strip():
+        raise SimulatorCompileError(kernel, log, front)
+    if done.returncode != 0 or not (folder / output).exists():
+        raise MissingTool(
+            f"the simulator's compiler, {_says(cxx)}, wrote nothing and gave no reason (exit {done.returncode})",
+            _CXX_FIX,
+        )
 
 
 def _digest(*parts: str) -> str:
@@ -173,8 +192,8 @@ def engine() -> tuple[Path, ...]:
         with _Workplace(home) as work:
             quiet = ("-fno-sanitize=all",) if cxx.family != "gcc" else ()
             for source in sources:
-                output = str(work.folder / f"{source.stem}.o")
-                _run([*cxx.command, *_COMMON, *_ENGINE, *quiet, "-c", str(source), "-o", output], work.folder, "engine")
+                options = [*_COMMON, *_ENGINE, *quiet, "-c", str(source)]
+                _run(cxx, options, work.folder / f"{source.stem}.o", work.folder, "engine")
             work.done()
     return tuple(home / f"{source.stem}.o" for source in sources)
 
@@ -200,7 +219,7 @@ def build(kernel: Kernel) -> Path:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
             (work.folder / "unit.cpp").write_text(kernel.unit, encoding="utf-8")
-            _run([*cxx.command, *options, "-c", "unit.cpp", "-o", "unit.o"], work.folder, kernel.name, front)
+            _run(cxx, [*options, "-c", "unit.cpp"], "unit.o", work.folder, kernel.name, front)
             _link(kernel, cxx, work.folder)
             (work.folder / "unit.o").unlink()
             work.done()
@@ -208,13 +227,13 @@ def build(kernel: Kernel) -> Path:
 
 
 def _link(kernel: Kernel, cxx: Cxx, folder: Path) -> None:
-    parts = ["-shared", *_WHOLE, "unit.o", *map(str, engine()), "-o", "kernel.so"]
+    parts = ["-shared", *_WHOLE, "unit.o", *map(str, engine())]
     libraries = _loaded_libraries() if cxx.family == "zig" else []
     if libraries:
         # zig compiles libraries of its own before its first link, half a minute that these rarely need
         with suppress(SimulatorCompileError):
-            return _run([*cxx.command, "-nostdlib", *parts, *libraries], folder, kernel.name, kernel.front)
-    _run([*cxx.command, *_LINK[cxx.family], *parts], folder, kernel.name, kernel.front)
+            return _run(cxx, ["-nostdlib", *parts, *libraries], "kernel.so", folder, kernel.name, kernel.front)
+    return _run(cxx, [*_LINK[cxx.family], *parts], "kernel.so", folder, kernel.name, kernel.front)
 
 
 @cache
@@ -271,8 +290,11 @@ class _Workplace:
         self.home = home
 
     def __enter__(self) -> _Workplace:
-        self.home.parent.mkdir(parents=True, exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(dir=self.home.parent, prefix="."))
+        try:
+            self.home.parent.mkdir(parents=True, exist_ok=True)
+            self.folder = Path(tempfile.mkdtemp(dir=self.home.parent, prefix="."))
+        except OSError as error:
+            raise _no_cache(error) from error
         return self
 
     def done(self) -> None:
@@ -284,5 +306,14 @@ class _Workplace:
             if not self.home.is_dir():  # else another process was first
                 raise
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _no_cache(error) from error
+
+
+def _no_cache(error: OSError) -> UserError:
+    return UserError(
+        f"the simulator cannot keep what it compiles in {cache_folder()} ({error.strerror or error}): "
+        f"name a folder that can be written in {CACHE_VARIABLE}"
+    )

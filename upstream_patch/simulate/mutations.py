@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from upstream_patch.errors import UserError
 from upstream_patch.simulate.small_m import FILE
 from upstream_patch.simulate.source import Kernel
 
-STREAMS, ACTIVATIONS = "streams.cuh", "activations.cuh"
-BARRIERS = re.compile(r"(?:__syncthreads\(\)|__syncwarp\(\)|copy_async_wait<[^>]*>\(\));")
+STREAMS, ACTIVATIONS, FORMATS = "streams.cuh", "activations.cuh", "formats.cuh"
+_BARRIER = r"(?:__sync(?:threads|warp)\w*|__barrier_sync\w*|copy_async_wait<[^>]*>)\("
+BARRIERS = re.compile(_BARRIER + r"[^;()]*\);")
+REGULAR, RAGGED, MXFP8, NVFP4, THREE_BITS = range(5)
+"""What is broken: 4-bit weights in whole tiles and rows of scales that 16-byte copies reach, or not; other formats."""
 _PLAIN = "rows of scales that 16-byte copies do not reach are stored by the lanes, and a block barrier follows"
 EQUIVALENT = {
     (
@@ -18,7 +22,8 @@ EQUIVALENT = {
     ): _PLAIN,
     (False, "copy_async_wait<0>(); // too few chunks went by to cover what the next phase needs"): _PLAIN,
 }
-"""Barriers whose removal changes nothing, by (regular shape, text of the line), each with its proof."""
+"""Barriers whose removal changes nothing, by (regular shape, text of the line), each with its proof: no fault and the
+same bits in every order of lanes, which ``find_plants`` looks for."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class Plant:
     odd_x: bool = False
     """x starts two bytes past a 16-byte boundary."""
     file: str = FILE
+    on: tuple[int, ...] = (REGULAR, RAGGED)
 
     def apply(self, kernel: Kernel) -> Kernel:
         return kernel.edited(self.name, self.file, self.old, self.new)
@@ -90,6 +96,7 @@ PLANTS = (
         ("misaligned",),
         odd_x=True,
         file=ACTIVATIONS,
+        on=(REGULAR,),
     ),
     Plant("an int that overflows", "groups = k / F::kGroup;", "groups = k * (1 << 30) / F::kGroup;", ("overflow",)),
     Plant(
@@ -111,6 +118,45 @@ PLANTS = (
         "f1 = group % 2 ? low1 : high1;",
         (WRONG_ANSWER,),
     ),
+    Plant(
+        "the scale of the next group",
+        "add_group(L::ended_group(i), s0",
+        "add_group((L::ended_group(i) + 1) % L::kGroups, s0",
+        (WRONG_ANSWER,),
+        on=(REGULAR,),
+    ),
+    Plant(
+        "a tail of x that nothing masks",
+        "start + at < rows.k",
+        "start + at < rows.k + L::kSlice",
+        ("out of bounds", WRONG_ANSWER),
+        file=ACTIVATIONS,
+        on=(RAGGED,),
+    ),
+    Plant(
+        "a tail of weights that nothing masks",
+        "if (at < words_left) {",
+        "if (at <= words_left) {",
+        ("out of bounds",),
+        file=STREAMS,
+        on=(RAGGED,),
+    ),
+    Plant(
+        "NaN past K that meets a zero of x",
+        "kFinite = kBits == 4;",
+        "kFinite = true;",
+        (WRONG_ANSWER,),
+        file=FORMATS,
+        on=(MXFP8,),
+    ),
+    Plant("a lane's scale for its neighbour", "mine = t * 0x11;", "mine = t / 2 * 0x11;", (WRONG_ANSWER,), on=(NVFP4,)),
+    Plant(
+        "a run that starts a byte late",
+        "i + 1 : i], shift)",
+        "i + 1 : i], shift ^ 8)",
+        (WRONG_ANSWER,),
+        on=(THREE_BITS,),
+    ),
 )
 
 
@@ -118,6 +164,7 @@ PLANTS = (
 class Barrier:
     """One barrier of the kernel, and the kernel without it."""
 
+    file: str
     line: int
     text: str
     """The whole line, which tells it from others: what ``EQUIVALENT`` goes by."""
@@ -125,16 +172,21 @@ class Barrier:
 
 
 def without_each_barrier(kernel: Kernel) -> tuple[Barrier, ...]:
-    """Every ``__syncthreads``, ``__syncwarp`` and ``copy_async_wait`` of the kernel's file, one deleted at a time."""
-    text = kernel.files[FILE]
+    """Every barrier of a block, a warp or named ones, and every wait for copies, one deleted at a time.
+
+    In all of the kernel's files; the intrinsics, which are the simulator's own, are none of them. Raises UserError for
+    one that is no statement, which cannot be deleted.
+    """
     found = []
-    seen: dict[str, int] = {}
-    for match in BARRIERS.finditer(text):
-        occurrence = seen.get(match.group(), 0)
-        seen[match.group()] = occurrence + 1
-        line = text.count("\n", 0, match.start()) + 1
-        name = f"line {line} without {match.group()}"
-        found.append(
-            Barrier(line, text.split("\n")[line - 1].strip(), kernel.edited(name, FILE, match.group(), "", occurrence))
-        )
+    for file, text in kernel.files.items():
+        if len(re.findall(_BARRIER, text)) != len(BARRIERS.findall(text)):
+            raise UserError(f"{file} has a barrier that is no statement of its own: its removal would go untested")
+        seen: dict[str, int] = {}
+        for match in BARRIERS.finditer(text):
+            occurrence = seen.get(match.group(), 0)
+            seen[match.group()] = occurrence + 1
+            line = text.count("\n", 0, match.start()) + 1
+            name = f"line {line} without {match.group()}"
+            changed = kernel.edited(name, file, match.group(), "", occurrence)
+            found.append(Barrier(file, line, text.split("\n")[line - 1].strip(), changed))
     return tuple(found)

@@ -16,7 +16,6 @@ constexpr unsigned kTurn = 1 << 20; // steps after which another warp has its tu
 constexpr double kGrace = 0.25; // seconds in which a lane that touches memory finds out by itself
 
 pthread_t launching;
-volatile sig_atomic_t late = 0;
 itimerval kept_timer;
 struct sigaction kept_alarm;
 
@@ -72,12 +71,17 @@ void on_alarm(int number, siginfo_t*, void* context) {
     pthread_kill(launching, number);
     return;
   }
-  if (late == 0) {
-    late = 1; // the lane's next step sees it: it may be in the middle of the engine's work
+  if (engine.late == 0) {
+    engine.late = 1; // the lane's next step sees it: it may be in the middle of the engine's work
   } else if (engine.current != nullptr && !engine.stopped) {
-    char lanes[700];
+    char lanes[700], last[300] = "";
     say_lanes(lanes, sizeof lanes);
-    fail_at("endless", pc_of(context), "a loop without end: the launch has run for %g s%s", engine.config.seconds, lanes);
+    if (engine.current->last.id != 0) { // its place, if the alarm came while the engine was at work for it
+      engine.current->last.describe(last, sizeof last);
+      strcat(last, " | ");
+    }
+    fail_at("endless", pc_of(context), "%sa loop without end: the launch has run for %g s%s", last, engine.config.seconds,
+            lanes);
   }
 }
 
@@ -97,7 +101,7 @@ void fail_endless(const char* why) {
 
 void Engine::step() {
   char why[100];
-  if (late != 0) {
+  if (engine.late != 0) {
     snprintf(why, sizeof why, "%g s", config.seconds);
     fail_endless(why);
   } else if (++steps > config.steps) {
@@ -126,7 +130,7 @@ void Engine::preempt(Where where) {
 // Time in this process: another one's work on the machine takes nothing away.
 void budget_begin_launch() {
   launching = pthread_self();
-  late = 0;
+  engine.late = 0;
   engine.turn = 0;
   engine.gave_way = false;
   struct sigaction action = {};
@@ -141,7 +145,7 @@ void budget_begin_launch() {
 
 void budget_end_launch() {
   setitimer(ITIMER_VIRTUAL, &kept_timer, nullptr);
-  late = 0;
+  engine.late = 0;
   // A last alarm may be on its way to another thread, and the default is to end the process.
   if ((kept_alarm.sa_flags & SA_SIGINFO) != 0 || kept_alarm.sa_handler != SIG_DFL) {
     sigaction(SIGVTALRM, &kept_alarm, nullptr);

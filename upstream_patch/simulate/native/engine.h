@@ -4,6 +4,8 @@
 #include "fiber.h"
 #include "lane_sim.h"
 
+#include <signal.h>
+
 namespace lane_sim {
 
 constexpr unsigned kMaxLanes = 1024;
@@ -107,6 +109,7 @@ struct Engine {
   void* arguments[kMaxArguments] = {};
   unsigned turn = 0; // accesses since a lane last gave way to other warps
   bool gave_way = false;
+  volatile sig_atomic_t late = 0; // the launch's time is up: the lane's next access ends it
   Array arrays[kMaxArrays];
   unsigned array_count = 0;
 

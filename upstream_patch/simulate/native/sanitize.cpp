@@ -13,8 +13,15 @@ namespace {
 
 // Of accesses that a front's own functions do not make. The lane's stack is by far the most frequent.
 void access(const void* p, unsigned size, bool write, const void* pc) {
-  const Lane* lane = engine.current;
-  if (lane == nullptr || static_cast<size_t>(static_cast<const char*>(p) - lane->stack) < kStackBytes + kPage) {
+  Lane* lane = engine.current;
+  if (lane == nullptr) {
+    return;
+  }
+  if (static_cast<size_t>(static_cast<const char*>(p) - lane->stack) < kStackBytes + kPage) {
+    if (engine.late != 0) {
+      lane->last = Where::of(pc);
+      engine.step();
+    }
     return;
   }
   const auto offset = static_cast<size_t>(static_cast<const char*>(p) - lane_sim_arena);
