@@ -220,9 +220,9 @@ def record_build(
     return Stored(path, f"{len(body.proven)} new tests fail on the base and pass with the series; {known}")
 
 
-def record_metal(body: Body, command: str, evidence: Root = EVIDENCE, raw: Mapping[str, bytes] | None = None) -> Path:
+def record_metal(body: Body, command: str, evidence: Root = EVIDENCE) -> Path:
     """What was measured of the staged Metal kernels on this Mac."""
-    return _store(body, command, evidence, raw, METAL)
+    return _store(body, command, evidence, kernel=METAL)
 
 
 def _store(

@@ -18,6 +18,7 @@ from upstream_patch.records.build_body import BuildBody
 from upstream_patch.records.correctness_facts import matrix_values
 from upstream_patch.records.decode_facts import row_values, trace_values
 from upstream_patch.records.decode_schema import DecodeBody
+from upstream_patch.records.forward import forward_values
 from upstream_patch.records.ncu_facts import UNITS, launch_values
 from upstream_patch.records.schema import (
     BenchBody,
@@ -212,6 +213,9 @@ def _rows(record: Record, speeds: Mapping[tuple[str, int], _Speed], dispatch: st
                 stem = f"{_family(record)}.{host}.{row.fact_stem}"
                 retuned = _retuned(record, row.problem, row.ours_kernels)
                 yield _Row(stem, tuple(_bench_row(stem, row, probe, speeds[record.id, index])), retuned)
+        for one in body.forwards:
+            stem = f"forward.{host}.{one.fact_stem}"
+            yield _Row(stem, tuple(_Value(f"{stem}.{name}", *rest) for name, rest in forward_values(one)))
     elif isinstance(body, CorrectnessBody):
         by_dtype: dict[str, list[CaseResult]] = {}
         for case in body.cases:

@@ -1,24 +1,21 @@
 """The request's model table: one forward pass over N random tokens with a fresh cache, stock against ours.
 
-Models are folders, or Hub ids, that mlx-lm loads. The samples go into a file beside the operators' record.
+Models are folders, or Hub ids, that mlx-lm loads. The samples go into the operators' record.
 """
 
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.measure.m5.slope import ROUNDS
+from upstream_patch.records.forward import Forward
 
-FILE = "models.json"
 VOCABULARY = 32_000
 """Tokens are drawn below this: every model of the table has more."""
 WORST = 0.05
@@ -40,25 +37,6 @@ TABLE = (
     Entry("Qwen3.6-27B-4bit", (32, 128)),
     Entry("Qwen3.6-35B-A3B-4bit", (128,)),
 )
-
-
-class Forward(BaseModel):
-    """Milliseconds of whole passes, paired by round; host clock around the evaluation of the logits."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    model: str
-    tokens: int
-    stock_ms: list[float]
-    ours_ms: list[float]
-    aa_ms: list[float]
-    logits_error: float
-    """Of the last token, ours from stock's, over the norm of stock's."""
-
-    @property
-    def text(self) -> str:
-        stock, ours = statistics.median(self.stock_ms), statistics.median(self.ours_ms)
-        return f"{self.model}, {self.tokens} tokens: {stock:.1f} -> {ours:.1f} ms"
 
 
 def entry(given: str) -> Entry:
