@@ -7,42 +7,38 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from upstream_patch.cli.options import EVIDENCE, OUT, Evidence, Out, existing, read_facts
+from upstream_patch.cli.options import EVIDENCE, OUT, Contributed, Evidence, Out, existing, read_facts
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
     from upstream_patch.draft.documents import Document
 
+CUDA = "cuda"
 app = typer.Typer(
     help="Files for a person to finish: facts filled in, prose left as holes. In this order: `draft issue`, your "
-    "words, `rules refresh`, `status`; then `draft pr`, `draft link-back` and `draft docs` the same way."
+    "words, `rules refresh`, `status`; then `draft pr`, `draft link-back` and `draft docs` the same way. With "
+    "--contribution metal it is the change for Apple GPUs, which has an issue and a pull request."
 )
 Work = Annotated[Path, typer.Option("--out", help="The folder that drafts were written to.")]
 Draft = Annotated[str, typer.Argument(help="issue, pr, link-back or docs.")]
 
 
 @app.command("issue")
-def draft_issue(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+def draft_issue(contribution: Contributed = CUDA, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
     """Write the issue: MLX's form, tables from facts, prose as holes for a person. Next: fill them, then `status`."""
-    from upstream_patch.draft.documents import ISSUE
-
-    _write(ISSUE, out, evidence)
+    _write(document("issue", contribution), out, evidence)
 
 
 @app.command("pr")
-def draft_pr(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+def draft_pr(contribution: Contributed = CUDA, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
     """Write the pull request's description the same way. It needs the filed issue and a build with the series."""
-    from upstream_patch.draft.documents import PR
-
-    _write(PR, out, evidence)
+    _write(document("pr", contribution), out, evidence)
 
 
 @app.command("link-back")
-def draft_link_back(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+def draft_link_back(contribution: Contributed = CUDA, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
     """Write the comment for lablup/mlxcel #725, once the issue and the pull request are filed."""
-    from upstream_patch.draft.documents import LINK_BACK
-
-    _write(LINK_BACK, out, evidence)
+    _write(document("link-back", contribution), out, evidence)
 
 
 @app.command("docs")
@@ -52,19 +48,19 @@ def draft_docs(
     ] = None,
     device: Annotated[str | None, typer.Option(help="The machine of the note, as hosts are named: gb10.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Edit the doc, when every gate of the note is open.")] = False,
+    contribution: Contributed = CUDA,
     out: Out = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
     """Write the note on CUDA for the downstream doc; with --doc show the edit, with --write too make it."""
     from upstream_patch.draft import docs
-    from upstream_patch.draft.documents import DOCS
 
-    work = out / "drafts"
+    note, work = document("docs", contribution), out / "drafts"
     if write and doc is None:
         raise UserError("--write needs the doc: --doc PATH")
     if device is not None:
         docs.name(work, device)
-    written = _write(DOCS, out, evidence)
+    written = _write(note, out, evidence)
     if doc is None:
         return
     before, after = docs.edited(doc, written, work)
@@ -81,15 +77,16 @@ def draft_docs(
 def draft_claims(
     draft: Draft,
     matched: Annotated[bool, typer.Option("--matched", help="Show, too, which fact each of the others is.")] = False,
+    contribution: Contributed = CUDA,
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
     """List every number and superlative in a draft's prose that no fact bears out. Exits 1 when there is one."""
     from upstream_patch.draft import claims, managed
-    from upstream_patch.draft.documents import of_nvidia
 
-    path = existing(out / "drafts" / document(draft).file, folder=False)
-    judged = claims.judge(managed.read(path), of_nvidia(read_facts(evidence)))
+    about = document(draft, contribution)
+    path = existing(out / "drafts" / about.file, folder=False)
+    judged = claims.judge(managed.read(path), about.contribution.of(read_facts(evidence)))
     wrong = [one for one in judged if isinstance(one, claims.Remark)]
     for one in judged if matched else wrong:
         print(f"{path}: {one}")
@@ -99,23 +96,20 @@ def draft_claims(
 
 def _write(drafted: Document, out: Path, evidence: Path) -> Path:
     from upstream_patch.draft import proving
-    from upstream_patch.draft.documents import of_nvidia
     from upstream_patch.records import facts, store
 
-    records = store.load_all(existing(evidence))
+    records, about = store.load_all(existing(evidence)), drafted.contribution
     derived = facts.derive(records)
-    proving.refresh(out / "drafts", records, of_nvidia(derived))
+    proving.refresh(out / "drafts", records, about.of(derived), about)
     path = drafted.write(out / "drafts", derived)
     count = len(drafted.open_holes(path))
     then = f"{count} holes are open, for a person" if count else "no hole is open"
-    print(f"{path}: {then}; next: upstream-patch status {drafted.name}")
+    print(f"{path}: {then}; next: upstream-patch status {drafted.name}{about.option}")
     return path
 
 
-def document(name: str) -> Document:
+def document(name: str, contribution: str = CUDA) -> Document:
     """The draft of that name. Raises UserError where there is none."""
-    from upstream_patch.draft.documents import DOCUMENTS
+    from upstream_patch.draft import contributions, documents
 
-    if name not in DOCUMENTS:
-        raise UserError(f"no draft {name}: {', '.join(DOCUMENTS)}")
-    return DOCUMENTS[name]
+    return documents.find(name, contributions.named(contribution))

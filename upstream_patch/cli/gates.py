@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from upstream_patch.cli.draft import Draft, Work, document
-from upstream_patch.cli.options import EVIDENCE, OUT, Evidence, Json, existing
+from upstream_patch.cli.draft import CUDA, Draft, Work, document
+from upstream_patch.cli.options import EVIDENCE, OUT, Contributed, Evidence, Json, existing
 
 app = typer.Typer()
 rules_app = typer.Typer(help="MLX's rules for contributors: what they are, and whether you have read today's.")
@@ -18,6 +18,7 @@ rules_app = typer.Typer(help="MLX's rules for contributors: what they are, and w
 @app.command()
 def status(
     drafts: Annotated[list[str] | None, typer.Argument(help="issue, pr, link-back, docs; all if left out.")] = None,
+    contribution: Contributed = CUDA,
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
     as_json: Json = False,
@@ -27,11 +28,11 @@ def status(
 
     from rich.console import Console
 
-    from upstream_patch.draft import gates
+    from upstream_patch.draft import contributions, gates
     from upstream_patch.terminal import show_gates
 
-    chosen = tuple(document(draft).name for draft in drafts or ()) or tuple(gates.FOR)
-    found = gates.status(out / "drafts", existing(evidence), chosen)
+    about = contributions.named(contribution)
+    found = gates.status(out / "drafts", existing(evidence), drafts or (), about=about)
     if as_json:
         print(json.dumps([asdict(gate) | {"open": gate.open} for gate in found], indent=2))
     else:
@@ -43,14 +44,16 @@ def excuse(
     draft: Draft,
     gate: Annotated[str, typer.Argument(help="A gate that `status` shows red.")],
     because: Annotated[str, typer.Option(help="Your reason; it holds for the draft as it is now.")],
+    contribution: Contributed = CUDA,
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
     """Record why a red gate is passed over. Any change to what the gate looks at takes the excuse away."""
     from upstream_patch.draft import gates
 
-    path = gates.excuse(document(draft).name, gate, because, out / "drafts", existing(evidence))
-    print(f"{path}: recorded; `status {draft}` shows it")
+    about = document(draft, contribution).contribution
+    path = gates.excuse(draft, gate, because, out / "drafts", existing(evidence), about=about)
+    print(f"{path}: recorded; `status {draft}{about.option}` shows it")
 
 
 @rules_app.command("show")

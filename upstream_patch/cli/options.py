@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 
 Evidence = Annotated[Path, typer.Option(help="Folder of the records.")]
+Contributed = Annotated[
+    str, typer.Option("--contribution", help="Which of the two changes it is about: cuda or metal.")
+]
 Out = Annotated[Path, typer.Option(help="Folder that drafts are written to.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Check = Annotated[bool, typer.Option("--check", help="Change nothing; fail where the file differs.")]

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from upstream_patch.cli.options import EVIDENCE, OUT, Evidence, Json, Out, read_facts
+from upstream_patch.cli.options import EVIDENCE, OUT, Contributed, Evidence, Json, Out, read_facts
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
@@ -162,14 +162,21 @@ def show_history(history: History = HISTORY) -> None:
 
 
 @app.command()
-def drift(mlx: Mlx, names: Names = None, as_json: Json = False, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+def drift(
+    mlx: Mlx,
+    names: Names = None,
+    as_json: Json = False,
+    contribution: Contributed = "cuda",
+    out: Out = OUT,
+    evidence: Evidence = EVIDENCE,
+) -> None:
     """How upstream's HEAD differs from the base, and whether the change is in; exit 2 on a conflict. `status` asks."""
-    from upstream_patch.draft import proving
-    from upstream_patch.draft.documents import of_nvidia
+    from upstream_patch.draft import contributions, proving
     from upstream_patch.records import facts, store
     from upstream_patch.series import NAMES
     from upstream_patch.series.drift import drift as compute
 
+    about = contributions.named(contribution)
     checkout = _checkout(mlx, out)
     drifts = [compute(checkout, one) for one in _contributions(names or list(NAMES))]
     if as_json:
@@ -179,7 +186,8 @@ def drift(mlx: Mlx, names: Names = None, as_json: Json = False, out: Out = OUT, 
         for one in drifts:
             _show_drift(one)
     records = store.load_all(evidence) if evidence.is_dir() else []
-    proving.compare(out / "drafts", checkout, proving.prove(records, of_nvidia(facts.derive(records))))
+    proof = proving.prove(records, about.of(facts.derive(records)), about)
+    proving.compare(out / "drafts", checkout, proof, about=about)
     conflicts = [item for one in drifts for item in one.conflicts if not one.upstreamed]
     if conflicts:
         raise UserError(f"upstream went another way: {conflicts[0].detail} ({len(conflicts)} conflicts in all)")

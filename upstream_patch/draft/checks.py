@@ -66,24 +66,25 @@ def _claims(look: Look) -> Finding:
     found = claims.check(look.text, look.facts)
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        fix = f"upstream-patch draft claims {look.document.name} lists them; correct the words, or excuse them"
+        fix = f"{look.command('draft claims')} lists them; correct the words, or excuse them"
         return Finding(False, f"{found[0]}{more}", fix, (look.seen_facts,))
     return Finding(True, "every number is a fact within its rounding", seen=(look.seen_facts,))
 
 
 def _benchmarks(look: Look) -> Finding:
     """Facts of both arms; for the pull request also both builds of the series."""
+    about = look.document.contribution
     stems = [
         {
             fact.id.removesuffix(f".{arm}_us")
             for fact in look.facts
-            if fact.id.startswith("small_m.") and fact.id.endswith(f".{arm}_us") and not fact.stale
+            if fact.id.startswith(f"{about.family}.") and fact.id.endswith(f".{arm}_us") and not fact.stale
         }
         for arm in ("stock", "ours")
     ]
     both = stems[0] & stems[1]
     if not both:
-        return Finding(False, "no record times stock and ours", "nox -s bench on a CUDA GPU", (look.seen_facts,))
+        return Finding(False, "no record times stock and ours", about.bench, (look.seen_facts,))
     if look.document.name != "pr":
         return Finding(True, f"{len(both)} problems timed in both arms", seen=(look.seen_facts,))
     return build_checks.benchmarks(look)
@@ -91,8 +92,8 @@ def _benchmarks(look: Look) -> Finding:
 
 def _duplicates(look: Look) -> Finding:
     """Searched among open and closed for this title, and each hit named by number in the person's words."""
-    found = inputs.read(look.work, f"duplicates_{look.document.name}", Duplicates)
-    fix = f"upstream-patch duplicates {look.document.name}"
+    found = inputs.read(look.work, look.key(f"duplicates_{look.document.name}"), Duplicates)
+    fix = look.command("duplicates")
     if found is None:
         return Finding(False, "nobody has searched for duplicates", fix)
     seen = (found.model_dump_json(),)

@@ -53,6 +53,7 @@ _LIST = r"\d+(?:\s*(?:to|\.\.\.?|-|\u2013|,|and|or)\s*\d+)*"
 _IS = r"\s*(?:=|in|of|from|<=?|>=?|\u2264|\u2265)\s*"
 _ROWS = re.compile(rf"(?<!\w)M{_IS}(?P<sizes>{_LIST})(?![.\d]*\s*(?:{_UNIT})\b)")
 _BATCHES = re.compile(rf"(?<!\w)B{_IS}(?P<sizes>{_LIST})|(?<![\w.,])(?P<more>{_LIST}) clients\b")
+_TOKENS = re.compile(rf"(?<![\w.,])(?P<sizes>{_LIST}) tokens\b(?!/| per | a second)")
 _SHAPE = re.compile(r"(?<![\w.])(?P<k>\d[\d,]*)\s*[x\u00d7]\s*(?P<n>\d[\d,]*)(?![\w.]*\d)")
 _SETTLED = (
     re.compile(
@@ -68,7 +69,7 @@ _SETTLED = (
         r"\b(?:CUDA|MLX|mlx-lm|Python|macOS|driver|Xcode|Metal|PyTorch|version|Compute)\s+v?\d+(?:\.\d+)*",
         re.IGNORECASE,
     ),
-    re.compile(r"\b(?:llama|gemma|qwen)[\w.-]*(?:\s\d+(?:\.\d+)*)?(?:[\s-]\d+[bB]\b)?", re.IGNORECASE),
+    re.compile(r"\b(?:llama|gemma|qwen|lfm)[\w.-]*(?:\s\d+(?:\.\d+)*)?(?:[\s-]\d+[bB]\b)?", re.IGNORECASE),
     re.compile(r"\b\d+(?:\s*(?:to|and|or|-|\u2013)\s*\d+)?[\s-](?:bits?|rows?|columns?|clients?|requests?|vectors?)\b"),
     re.compile(r"\bgroup(?:s| size)?(?: of)? \d+(?:(?:,| and| or) \d+)*"),
     re.compile(r"^\s*(?:>\s*)*(?:\d+[.)]\s|#+.*$)", re.MULTILINE),
@@ -109,6 +110,8 @@ class Sentence:
     """(fact, the one it is divided by or empty)"""
     superlatives: tuple[tuple[int, str], ...]
     """(line, word)"""
+    tokens: frozenset[int] = frozenset()
+    """Of a forward pass."""
 
 
 def sentences(text: str, known: Mapping[str, str]) -> Iterator[Sentence]:
@@ -147,9 +150,10 @@ def _sentence(text: str, start: int, end: int, device: re.Pattern[str], pins: tu
 
     rows = frozenset(size for match in _ROWS.finditer(words) for size in _sizes(match["sizes"]))
     batches = frozenset(size for match in _BATCHES.finditer(words) for size in _sizes(match["sizes"] or match["more"]))
+    tokens = frozenset(size for match in _TOKENS.finditer(words) for size in _sizes(match["sizes"]))
     shapes = frozenset((_integer(match["k"]), _integer(match["n"])) for match in _SHAPE.finditer(words))
     devices = tuple(dict.fromkeys(match.group() for match in device.finditer(words)))
-    for pattern in (_ROWS, _BATCHES, _SHAPE, device, *_SETTLED):
+    for pattern in (_ROWS, _BATCHES, _TOKENS, _SHAPE, device, *_SETTLED):
         words = _masked(words, _spans(pattern, words))
     claims = tuple(
         claim
@@ -159,7 +163,7 @@ def _sentence(text: str, start: int, end: int, device: re.Pattern[str], pins: tu
     worst = tuple((line(match.start()), match.group()) for match in SUPERLATIVE.finditer(words))
     begins = len(words) - len(words.lstrip())
     return Sentence(
-        line(begins), " ".join(text[start:end].split()), claims, devices, rows, shapes, batches, pins, worst
+        line(begins), " ".join(text[start:end].split()), claims, devices, rows, shapes, batches, pins, worst, tokens
     )
 
 

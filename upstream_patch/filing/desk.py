@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from upstream_patch.draft import gates, inputs
+from upstream_patch.draft.contributions import CUDA, Contribution
 from upstream_patch.draft.gates import Ready
 from upstream_patch.draft.inputs import Filed, Link
 from upstream_patch.errors import UserError
@@ -20,7 +21,6 @@ from upstream_patch.github import Clock, GitHub, Repository
 UPSTREAM = "ml-explore/mlx"
 DOWNSTREAM, THREAD = "lablup/mlxcel", 725
 """Where the downstream project waits for the change."""
-TOPIC = "cuda-small-m"
 
 
 class BranchMissing(UserError):
@@ -47,6 +47,7 @@ class Desk:
     """Another number is another text: for when the first one was closed and a new one is due."""
     rehearse: str = ""
     """The person's own fork, instead of the real place."""
+    contribution: Contribution = CUDA
 
     @property
     def receipts(self) -> Receipts:
@@ -105,10 +106,12 @@ class Desk:
         return send(post, self.github, self.receipts, self.clock, login=login, gates=ready.content_hash)
 
     def _ready(self, draft: str) -> Ready:
-        return gates.ready(draft, self.work, self.evidence, datetime.fromtimestamp(self.clock.now(), UTC))
+        return gates.ready(
+            draft, self.work, self.evidence, datetime.fromtimestamp(self.clock.now(), UTC), self.contribution
+        )
 
     def _change_id(self, draft: str) -> str:
-        return f"{TOPIC}-{draft}-{self.edition}"
+        return f"{self.contribution.topic}-{draft}-{self.edition}"
 
     def _place(self, draft: str, login: str) -> Repository:
         """Where it goes. Raises UserError where that cannot take it, or is no fork of the person's own."""
@@ -129,9 +132,10 @@ class Desk:
 
     def _filed(self, what: str, sent: Sent) -> None:
         if not self.rehearse:
-            before = inputs.read(self.work, "filed", Filed) or Filed()
+            name = self.contribution.key("filed")
+            before = inputs.read(self.work, name, Filed) or Filed()
             link = Link(number=sent.number, url=sent.url)
-            inputs.write(self.work, "filed", before.model_copy(update={what: link}))
+            inputs.write(self.work, name, before.model_copy(update={what: link}))
 
 
 def preview(post: Post, login: str, *, rehearsed: bool) -> str:

@@ -188,7 +188,7 @@ def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return DERIVED[key]
 
     # What these tests look at is what the gates make of it; test_proving has it from records.
-    monkeypatch.setattr(proving, "refresh", lambda work, records, derived: None)
+    monkeypatch.setattr(proving, "refresh", lambda *_: None)
     monkeypatch.setattr(store, "load_all", load_once)
     monkeypatch.setattr(facts, "derive", with_decode)
     words = json.loads((Path(__file__).parent / "data" / "person_words.json").read_text())
