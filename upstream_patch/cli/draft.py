@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from upstream_patch.cli.options import EVIDENCE, OUT, Contributed, Evidence, Out, existing, read_facts
+from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, Out, existing, read_facts
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
     from upstream_patch.draft.documents import Document
 
-CUDA = "cuda"
 app = typer.Typer(
     help="Files for a person to finish: facts filled in, prose left as holes. In this order: `draft issue`, your "
     "words, `rules refresh`, `status`; then `draft pr`, `draft link-back` and `draft docs` the same way. With "
@@ -24,19 +23,19 @@ Draft = Annotated[str, typer.Argument(help="issue, pr, link-back or docs.")]
 
 
 @app.command("issue")
-def draft_issue(contribution: Contributed = CUDA, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+def draft_issue(contribution: Contributed = CONTRIBUTION, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
     """Write the issue: MLX's form, tables from facts, prose as holes for a person. Next: fill them, then `status`."""
     _write(document("issue", contribution), out, evidence)
 
 
 @app.command("pr")
-def draft_pr(contribution: Contributed = CUDA, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+def draft_pr(contribution: Contributed = CONTRIBUTION, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
     """Write the pull request's description the same way. It needs the filed issue and a build with the series."""
     _write(document("pr", contribution), out, evidence)
 
 
 @app.command("link-back")
-def draft_link_back(contribution: Contributed = CUDA, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+def draft_link_back(contribution: Contributed = CONTRIBUTION, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
     """Write the comment for lablup/mlxcel #725, once the issue and the pull request are filed."""
     _write(document("link-back", contribution), out, evidence)
 
@@ -48,7 +47,7 @@ def draft_docs(
     ] = None,
     device: Annotated[str | None, typer.Option(help="The machine of the note, as hosts are named: gb10.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Edit the doc, when every gate of the note is open.")] = False,
-    contribution: Contributed = CUDA,
+    contribution: Contributed = CONTRIBUTION,
     out: Out = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
@@ -77,7 +76,7 @@ def draft_docs(
 def draft_claims(
     draft: Draft,
     matched: Annotated[bool, typer.Option("--matched", help="Show, too, which fact each of the others is.")] = False,
-    contribution: Contributed = CUDA,
+    contribution: Contributed = CONTRIBUTION,
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
@@ -108,7 +107,7 @@ def _write(drafted: Document, out: Path, evidence: Path) -> Path:
     return path
 
 
-def document(name: str, contribution: str = CUDA) -> Document:
+def document(name: str, contribution: str = CONTRIBUTION) -> Document:
     """The draft of that name. Raises UserError where there is none."""
     from upstream_patch.draft import contributions, documents
 

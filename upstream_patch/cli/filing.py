@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from upstream_patch.cli.draft import CUDA, Work, document
-from upstream_patch.cli.options import EVIDENCE, OUT, Contributed, Evidence, existing
+from upstream_patch.cli.draft import Work, document
+from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, existing
 
 if TYPE_CHECKING:
     from upstream_patch.draft.contributions import Contribution
@@ -29,7 +29,7 @@ Edition = Annotated[int, typer.Option(min=1, help="2 and on: another text, after
 def file_issue(
     rehearse: Rehearse = "",
     edition: Edition = 1,
-    contribution: Contributed = CUDA,
+    contribution: Contributed = CONTRIBUTION,
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
@@ -46,7 +46,7 @@ def file_pr(
     ] = "",
     rehearse: Rehearse = "",
     edition: Edition = 1,
-    contribution: Contributed = CUDA,
+    contribution: Contributed = CONTRIBUTION,
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
@@ -59,7 +59,7 @@ def file_pr(
 def link(
     rehearse: Rehearse = "",
     edition: Edition = 1,
-    contribution: Contributed = CUDA,
+    contribution: Contributed = CONTRIBUTION,
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
@@ -72,7 +72,7 @@ def link(
 def duplicates(
     draft: Annotated[str, typer.Argument(help="issue or pr: what you are about to file.")],
     query: Annotated[list[str] | None, typer.Option(help="Words to search for, instead of the usual ones.")] = None,
-    contribution: Contributed = CUDA,
+    contribution: Contributed = CONTRIBUTION,
     out: Work = OUT,
 ) -> None:
     """Search MLX's issues and pull requests, open and closed, for the same subject. Next: read them, then `status`."""

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from upstream_patch.cli.draft import CUDA, Draft, Work, document
-from upstream_patch.cli.options import EVIDENCE, OUT, Contributed, Evidence, Json, existing
+from upstream_patch.cli.draft import Draft, Work, document
+from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, Json, existing
 
 app = typer.Typer()
 rules_app = typer.Typer(help="MLX's rules for contributors: what they are, and whether you have read today's.")
@@ -18,7 +18,7 @@ rules_app = typer.Typer(help="MLX's rules for contributors: what they are, and w
 @app.command()
 def status(
     drafts: Annotated[list[str] | None, typer.Argument(help="issue, pr, link-back, docs; all if left out.")] = None,
-    contribution: Contributed = CUDA,
+    contribution: Contributed = CONTRIBUTION,
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
     as_json: Json = False,
@@ -44,7 +44,7 @@ def excuse(
     draft: Draft,
     gate: Annotated[str, typer.Argument(help="A gate that `status` shows red.")],
     because: Annotated[str, typer.Option(help="Your reason; it holds for the draft as it is now.")],
-    contribution: Contributed = CUDA,
+    contribution: Contributed = CONTRIBUTION,
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:

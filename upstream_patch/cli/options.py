@@ -28,6 +28,7 @@ Suite = Annotated[
 EVIDENCE = Path("evidence")
 OUT = Path("out")
 SUITE = "small-m"
+CONTRIBUTION = "cuda"
 
 
 def command_line() -> str:

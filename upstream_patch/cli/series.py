@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from upstream_patch.cli.options import EVIDENCE, OUT, Contributed, Evidence, Json, Out, read_facts
+from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, Json, Out, read_facts
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def drift(
     mlx: Mlx,
     names: Names = None,
     as_json: Json = False,
-    contribution: Contributed = "cuda",
+    contribution: Contributed = CONTRIBUTION,
     out: Out = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:

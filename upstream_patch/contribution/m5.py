@@ -64,7 +64,8 @@ def stages(models: Sequence[str] = ()) -> tuple[Stage, ...]:
             body = run_table(gpu, progress=advance)
         body = body.model_copy(update={"forwards": forwards})
         path = record_metal(body, context.command, context.evidence)
-        return Result(Outcome.RAN, f"{len(body.rows)} operators, {len(forwards)} passes of models: {path}")
+        detail = f"{len(body.rows)} operators, {len(forwards)} passes of models: {path}"
+        return Result(Outcome.RAN, detail, "upstream-patch draft issue --contribution metal")
 
     steps: dict[str, Callable[[Context], Result]] = {
         "layout": _layout,

@@ -124,4 +124,4 @@ def named(name: str) -> Contribution:
     """Raises UserError where there is none."""
     if name not in CONTRIBUTIONS:
         raise UserError(f"no contribution {name}: {', '.join(CONTRIBUTIONS)}")
-    return CONTRIBUTIONS[name]  # type: ignore[index]
+    return CONTRIBUTIONS[name]

@@ -35,8 +35,8 @@ class Document:
         """Write ``work/<file>``, or bring the blocks of the one there up to date, and return its path.
 
         Of the facts, those of machines of the contribution's vendor are used. What a person wrote between the blocks is
-        kept, byte for byte. Raises UserError for a stale fact (with the command that renews it), a block that was edited
-        by hand or is gone, and facts of the synthetic host unless ``hosts`` names it (only tests do).
+        kept, byte for byte. Raises UserError for a stale fact (with the command that renews it), a block that was
+        edited by hand or is gone, and facts of the synthetic host unless ``hosts`` names it (only tests do).
         """
         path = work / self.file
         fresh = self.render(facts, hosts, work)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.contract.fake_github import Clock, FakeGitHub, Repo, Stored
 from tests.contract.server import serve
+from tests.host.draft import metal_records
 from upstream_patch import github
 from upstream_patch.draft import gates, inputs, managed, proving, rules
 from upstream_patch.draft.documents import DOCUMENTS
@@ -149,6 +150,7 @@ class Rehearsal:
         return gates.ready(name, self.work, self.evidence, NOW)
 
 
+REFRESH = proving.refresh
 LOADED: dict[tuple[str, ...], list[store.LoadedRecord]] = {}
 DERIVED: dict[tuple[str, ...], list[facts.Fact]] = {}
 
@@ -193,6 +195,14 @@ def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(facts, "derive", with_decode)
     words = json.loads((Path(__file__).parent / "data" / "person_words.json").read_text())
     return Rehearsal(tmp_path / "out" / "drafts", evidence, words)
+
+
+@pytest.fixture
+def mac(rehearsal: Rehearsal, synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> Rehearsal:
+    """The rehearsal, whose evidence has records of an M5 Max, too; proofs are from records."""
+    monkeypatch.setattr(proving, "refresh", REFRESH)
+    metal_records.measured(rehearsal.evidence, synthetic.good, monkeypatch)
+    return rehearsal
 
 
 @pytest.fixture

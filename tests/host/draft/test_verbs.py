@@ -40,6 +40,8 @@ def places(here: Any) -> tuple[str, ...]:
     ("verb", "leads_to"),
     [
         (("draft",), ("draft issue", "rules refresh", "status", "draft pr", "draft link-back", "draft docs")),
+        (("draft",), ("--contribution metal", "Apple GPUs")),
+        (("draft", "issue"), ("--contribution", "cuda or metal")),
         (("draft", "issue"), ("status",)),
         (("draft", "pr"), ("filed issue", "build with the series")),
         (("draft", "docs"), ("--doc", "--write")),
