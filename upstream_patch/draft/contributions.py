@@ -108,7 +108,8 @@ METAL = Contribution(
     build=f"nox -s build -- --mlx PATH, {_ON_M5}",
     drift="nox -s drift -- --mlx PATH --contribution metal",
     bench=f"nox -s m5, {_ON_M5}",
-    in_mlx="time both builds with the script of the draft, say so in your words, then excuse it",
+    in_mlx="time both builds with the draft's script, say so in your words, then upstream-patch excuse pr benchmarks "
+    "--contribution metal --because WHY",
     boundary=f"nox -s m5, {_ON_M5}",
     topic="metal-qmm-t-nax",
     queries=("qmm_t_nax", "qmm_t_splitk", "qmm_nax split-K", "quantized_matmul NAX", "qmv_wide"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +14,18 @@ from tests.contract.people import Scripted
 from tests.host.draft import metal_records
 from tests.host.draft.conftest import BASE, NOW, upstream
 from tests.host.draft.metal_records import WORDS, draft
+from tests.host.series.conftest import Repository, standin
+from tests.host.series.test_style import HOOKS
 from upstream_patch import cli, github
 from upstream_patch.draft import gates, inputs
 from upstream_patch.draft.contributions import CUDA, METAL, Contribution
 from upstream_patch.draft.documents import METAL_ISSUE, METAL_PR
-from upstream_patch.draft.inputs import Filed
+from upstream_patch.draft.inputs import Filed, Upstream
 from upstream_patch.errors import UserError
 from upstream_patch.filing import duplicates
 from upstream_patch.filing.desk import Desk
 from upstream_patch.github import GitHub
+from upstream_patch.series import load
 
 Call = Callable[..., tuple[int, str, str]]
 MLX = "ml-explore/mlx"
@@ -79,6 +83,21 @@ def test_both_are_filed_from_one_folder_and_nothing_is_taken_for_the_other(
         *("issue_cuda_small_m.md", "issue_metal_qmm_t_nax.md", "pr_metal_qmm_t_nax.md"),
     ]
     assert not [entry.body for entry in filed if "TODO" in entry.body]
+
+
+def test_drift_compares_the_series_of_its_contribution(rehearsal: Any, tmp_path: Path, call: Call) -> None:
+    folder = tmp_path / "mlx"
+    folder.mkdir()
+    mlx = Repository(folder)
+    mlx.git("init", "--quiet", "--initial-branch=main")
+    head = mlx.commit({**standin([load("metal")]), ".pre-commit-config.yaml": HOOKS}, "base")
+    mlx.git("tag", "v0.32.4")
+    code, _, err = call("series", "drift", "metal", "--mlx", str(folder), "--contribution", "metal")
+    assert (code, err) == (0, "")
+    found = inputs.read(rehearsal.work, "upstream_metal", Upstream)
+    assert found is not None
+    assert (found.series_sha256, found.head_commit, found.applies) == (metal_records.SERIES, head, True)
+    assert not inputs.path(rehearsal.work, "upstream").exists()
 
 
 @pytest.fixture
