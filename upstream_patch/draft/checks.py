@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping
 
 from upstream_patch.draft import body, build_checks, claims, holes, inputs, managed, rules
-from upstream_patch.draft.blocks import MISSING
 from upstream_patch.draft.inputs import Duplicates
 from upstream_patch.draft.look import FRESH_HOURS, Finding, Look
 from upstream_patch.errors import UserError
@@ -38,10 +37,11 @@ def _drafted(look: Look) -> Finding:
 
 
 def _holes(look: Look) -> Finding:
-    words = [hole for hole in holes.open_holes(look.text, look.document.required) if hole.id != "disclosure"]
-    records = holes.marked(look.text, MISSING)  # a block and a hole may have one name
-    if not words and not records:
+    found = [hole for hole in look.document.open_holes(look.file) if hole.id != "disclosure"]
+    if not found:
         return Finding(True, "every hole holds a person's words")
+    words = [hole for hole in found if hole.id in look.document.required]
+    records = [hole for hole in found if hole.id not in look.document.required]
     why, fix = [], []
     if words:
         why.append(", ".join(f"{hole.id} (line {hole.line})" for hole in words))

@@ -118,7 +118,7 @@ METAL_PR = Document(
     "pr",
     "pr_metal_qmm_t_nax.md",
     ("issue", "tests", "operators", "models", "correctness", "script", "commands", "machines", "not_run", "records"),
-    ("title", "rule", "disclosure", "change", "tests", "benchmarks", "links"),
+    ("title", "rule", "disclosure", "change", "coverage", "benchmarks", "links"),
     contribution=METAL,
 )
 _METAL = {document.name: document for document in (METAL_ISSUE, METAL_PR)}
