@@ -16,7 +16,7 @@ from upstream_patch.records.provenance import HOSTS
 _ALIASES = {"DGX Spark": "gb10"}
 _VENDOR = re.compile(r"^(?:NVIDIA|Apple|AMD|Intel)\s+")
 _BATCH = re.compile(r"decode\..+\.B(\d+)\.")
-_TOKENS = re.compile(r"forward\..+\.T(\d+)\.")
+_FORWARD = re.compile(r"forward\.\w+\.(?P<model>.+)\.T(?P<tokens>\d+)\.")
 _UNITLESS = ("norm", "ulp")
 _GAIN = re.compile(r"\b(?:faster|more|gains?|improve\w*|speed-?up|higher)\b", re.IGNORECASE)
 _LOSS = re.compile(r"\b(?:less|lower|shorter|reduc\w*|saves?|fewer)\b", re.IGNORECASE)
@@ -72,10 +72,10 @@ def judge(text: str, facts: Sequence[Fact]) -> list[Remark | Match]:
     That is: numbers that no fact has within their rounding, stale facts, facts of another device than the sentence
     names, devices without a fact, superlatives beside no fact.
 
-    A sentence that names M, K x N, a batch B of decode, or tokens of a forward pass is checked against facts of those
-    only. ``<!-- fact ID -->`` in a sentence narrows its numbers of that unit to that fact, ``<!-- fact ID / ID -->`` to
-    the quotient of two. Code is not read: quoted output is not the person's claim. A size that some problem of the
-    facts has needs no unit.
+    A sentence that names M, K x N, a batch B of decode, or the model or tokens of a forward pass is checked against
+    facts of those only. ``<!-- fact ID -->`` in a sentence narrows its numbers of that unit to that fact,
+    ``<!-- fact ID / ID -->`` to the quotient of two. Code is not read: quoted output is not the person's claim. A size
+    that some problem of the facts has needs no unit.
     """
     known = {fact.id: fact for fact in facts}
     devices = _devices(facts)
@@ -183,10 +183,12 @@ def _pinned(sentence: Sentence, known: dict[str, Fact]) -> tuple[list[_Known], l
 
 
 def _fits(one: _Known, sentence: Sentence) -> bool:
-    problem, batch, tokens = one.problem, _BATCH.match(one.fact.id), _TOKENS.match(one.fact.id)
+    problem, batch, forward = one.problem, _BATCH.match(one.fact.id), _FORWARD.match(one.fact.id)
     if batch and sentence.batches and int(batch[1]) not in sentence.batches:
         return False
-    if tokens and sentence.tokens and int(tokens[1]) not in sentence.tokens:
+    if forward and sentence.tokens and int(forward["tokens"]) not in sentence.tokens:
+        return False
+    if forward and sentence.models and not prose.plain(forward["model"]).startswith(tuple(sentence.models)):
         return False
     if problem is None:
         return True

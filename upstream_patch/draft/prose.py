@@ -55,6 +55,7 @@ _ROWS = re.compile(rf"(?<!\w)M{_IS}(?P<sizes>{_LIST})(?![.\d]*\s*(?:{_UNIT})\b)"
 _BATCHES = re.compile(rf"(?<!\w)B{_IS}(?P<sizes>{_LIST})|(?<![\w.,])(?P<more>{_LIST}) clients\b")
 _TOKENS = re.compile(rf"(?<![\w.,])(?P<sizes>{_LIST}) tokens\b(?!/| per | a second)")
 _SHAPE = re.compile(r"(?<![\w.])(?P<k>\d[\d,]*)\s*[x\u00d7]\s*(?P<n>\d[\d,]*)(?![\w.]*\d)")
+_MODEL = re.compile(r"\b(?:llama|gemma|qwen|lfm)[\w.-]*(?:\s\d+(?:\.\d+)*)?(?:[\s-]\d+[bB]\b)?", re.IGNORECASE)
 _SETTLED = (
     re.compile(
         r"(?<!\w)[NKBLH]\s*(?:=|in|of|from|<=?|>=?|≤|≥)\s*\d[\d,]*(?:\s*(?:to|\.\.\.?|-|\u2013|,|and|or)\s*\d[\d,]*)*"
@@ -69,7 +70,7 @@ _SETTLED = (
         r"\b(?:CUDA|MLX|mlx-lm|Python|macOS|driver|Xcode|Metal|PyTorch|version|Compute)\s+v?\d+(?:\.\d+)*",
         re.IGNORECASE,
     ),
-    re.compile(r"\b(?:llama|gemma|qwen|lfm)[\w.-]*(?:\s\d+(?:\.\d+)*)?(?:[\s-]\d+[bB]\b)?", re.IGNORECASE),
+    _MODEL,
     re.compile(r"\b\d+(?:\s*(?:to|and|or|-|\u2013)\s*\d+)?[\s-](?:bits?|rows?|columns?|clients?|requests?|vectors?)\b"),
     re.compile(r"\bgroup(?:s| size)?(?: of)? \d+(?:(?:,| and| or) \d+)*"),
     re.compile(r"^\s*(?:>\s*)*(?:\d+[.)]\s|#+.*$)", re.MULTILINE),
@@ -112,6 +113,8 @@ class Sentence:
     """(line, word)"""
     tokens: frozenset[int] = frozenset()
     """Of a forward pass."""
+    models: frozenset[str] = frozenset()
+    """That it names, as ``plain`` has them."""
 
 
 def sentences(text: str, known: Mapping[str, str]) -> Iterator[Sentence]:
@@ -137,6 +140,11 @@ def sentences(text: str, known: Mapping[str, str]) -> Iterator[Sentence]:
         start = last
 
 
+def plain(model: str) -> str:
+    """A model's name without case and signs: ``Llama 3.2 1B`` begins ``Llama-3.2-1B-Instruct-4bit``."""
+    return re.sub(r"[^a-z0-9]", "", model.lower())
+
+
 def without_code(text: str) -> str:
     """The same text with code blank, every line where it was."""
     return _masked(text, _code(text))
@@ -151,6 +159,7 @@ def _sentence(text: str, start: int, end: int, device: re.Pattern[str], pins: tu
     rows = frozenset(size for match in _ROWS.finditer(words) for size in _sizes(match["sizes"]))
     batches = frozenset(size for match in _BATCHES.finditer(words) for size in _sizes(match["sizes"] or match["more"]))
     tokens = frozenset(size for match in _TOKENS.finditer(words) for size in _sizes(match["sizes"]))
+    models = frozenset(plain(match.group()) for match in _MODEL.finditer(words))
     shapes = frozenset((_integer(match["k"]), _integer(match["n"])) for match in _SHAPE.finditer(words))
     devices = tuple(dict.fromkeys(match.group() for match in device.finditer(words)))
     for pattern in (_ROWS, _BATCHES, _TOKENS, _SHAPE, device, *_SETTLED):
@@ -163,7 +172,17 @@ def _sentence(text: str, start: int, end: int, device: re.Pattern[str], pins: tu
     worst = tuple((line(match.start()), match.group()) for match in SUPERLATIVE.finditer(words))
     begins = len(words) - len(words.lstrip())
     return Sentence(
-        line(begins), " ".join(text[start:end].split()), claims, devices, rows, shapes, batches, pins, worst, tokens
+        line(begins),
+        " ".join(text[start:end].split()),
+        claims,
+        devices,
+        rows,
+        shapes,
+        batches,
+        pins,
+        worst,
+        tokens,
+        models,
     )
 
 

@@ -122,7 +122,8 @@ def test_a_stale_record_is_not_placed(mac: Any) -> None:
     ("words", "told"),
     [
         ("On an M5 Max, 4096 x 4096 at M = 16 takes 10.0 us, and 20.0 us with stock.", []),
-        ("The Apple M5 Max takes 8.0 ms for 128 tokens of LFM2.5-1.2B-Instruct-4bit, 2.0x less.", []),
+        ("The Apple M5 Max takes 8.0 ms for 128 tokens of Llama 3.2 1B, 2.0x less.", []),
+        ("An M5 Max takes 8.0 ms for 128 tokens of LFM2.5-1.2B-Instruct-4bit.", ["'8.0 ms' is no fact"]),
         (
             "On an M5, 4096 x 4096 at M = 16 takes 10.0 us.",
             ["'10.0 us' is said of M5, of which this draft has no fact"],
