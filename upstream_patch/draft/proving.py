@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import median
 
 from upstream_patch.draft import inputs
-from upstream_patch.draft.contributions import CUDA, Contribution
+from upstream_patch.draft.contributions import CUDA
+from upstream_patch.draft.contributions import Contribution as Subject
 from upstream_patch.draft.inputs import Cell, SeriesProof, SuiteRun, Upstream
 from upstream_patch.errors import UserError
 from upstream_patch.records import kernel_hash, stats
@@ -22,7 +23,7 @@ from upstream_patch.series.checkout import Checkout
 from upstream_patch.series.drift import base_commit
 
 
-def refresh(work: Path, records: Sequence[LoadedRecord], facts: Sequence[Fact], about: Contribution = CUDA) -> None:
+def refresh(work: Path, records: Sequence[LoadedRecord], facts: Sequence[Fact], about: Subject = CUDA) -> None:
     """Make ``series.json`` what the records say today; without a build among them there is none.
 
     ``facts`` are those of the same records, of machines with a GPU of the contribution's vendor.
@@ -34,7 +35,7 @@ def refresh(work: Path, records: Sequence[LoadedRecord], facts: Sequence[Fact], 
         inputs.write(work, name, proof)
 
 
-def prove(records: Sequence[LoadedRecord], facts: Sequence[Fact], about: Contribution = CUDA) -> SeriesProof | None:
+def prove(records: Sequence[LoadedRecord], facts: Sequence[Fact], about: Subject = CUDA) -> SeriesProof | None:
     """What the newest record of a build of the backend says, with the newest times of today's code beside it."""
     built = [
         (loaded, loaded.record.body)
@@ -114,7 +115,7 @@ def _verdict(row: WheelRow) -> inputs.Verdict:
     return stats.verdict(ratio, noise, len(row.stock_us)).verdict.value
 
 
-def _unaffected(facts: Sequence[Fact], about: Contribution) -> Iterator[Cell]:
+def _unaffected(facts: Sequence[Fact], about: Subject) -> Iterator[Cell]:
     """Benchmark rows of today's kernel whose route is stock's."""
     known = {fact.id: fact for fact in facts if fact.id.startswith(f"{about.family}.") and not fact.stale}
     for route in known.values():
@@ -137,7 +138,7 @@ def compare(
     checkout: Checkout,
     proof: SeriesProof | None,
     now: datetime | None = None,
-    about: Contribution = CUDA,
+    about: Subject = CUDA,
 ) -> Path:
     """Write ``upstream.json``: the checkout's HEAD against the commit that was built, or, before any build, the base
     of the series. Raises UserError for a shallow clone and for one without that commit."""

@@ -109,6 +109,16 @@ def test_an_m5s_records_are_placed(mac: Any) -> None:
         assert "m5" not in text and "Apple" not in text
 
 
+def test_what_an_m5_has_not_run_yet_is_named(mac: Any) -> None:
+    some = [fact for fact in derived(mac) if not fact.id.startswith(("nax.", "forward."))]
+    text = METAL_ISSUE.write(mac.work, some).read_text("utf-8")
+    assert [hole.hint for hole in holes.marked(text, MISSING)] == [
+        f"{MISSING}: no record of nax: `python -m upstream_patch m5`"
+    ]
+    assert block(text, "models").splitlines()[1] == "no record"  # a person may go without
+    assert "\n- m5max: no record of nax, forward, build (" in block(text, "not_run")
+
+
 def test_a_stale_record_is_not_placed(mac: Any) -> None:
     old = facts.derive(store.load_all(mac.evidence))
     stale = [one if one.id.startswith("record.") else type(one)(**{**vars(one), "stale": True}) for one in old]
