@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from upstream_patch.draft import body, holes, managed
-from upstream_patch.draft.documents import CUDA_HOSTS
+from upstream_patch.draft.contributions import CUDA
 from upstream_patch.draft.documents import ISSUE as issue
 from upstream_patch.errors import UserError
 from upstream_patch.records.facts import Fact, derive
 
-TEST_HOSTS = ("test", *CUDA_HOSTS)
+TEST_HOSTS = ("test", *CUDA.hosts)
 
 
 @pytest.fixture

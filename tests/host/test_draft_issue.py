@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from upstream_patch.draft import managed, tables
-from upstream_patch.draft.documents import CUDA_HOSTS
+from upstream_patch.draft.contributions import CUDA
 from upstream_patch.draft.documents import ISSUE as issue
 from upstream_patch.errors import UserError
 from upstream_patch.measure import graphs
@@ -18,7 +18,7 @@ from upstream_patch.problem import Problem
 from upstream_patch.records.facts import Fact, derive
 from upstream_patch.records.schema import GRAPH_LIMITS, HostCost
 
-TEST_HOSTS = ("test", *CUDA_HOSTS)
+TEST_HOSTS = ("test", *CUDA.hosts)
 FORM = [
     "**Describe the bug**",
     "**To Reproduce**",

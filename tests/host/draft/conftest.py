@@ -13,10 +13,12 @@ import pytest
 
 from tests.contract.fake_github import Clock, FakeGitHub, Repo, Stored
 from tests.contract.server import serve
+from tests.host.draft import metal_records
 from tests.host.test_decode_records import arm, body, row
 from upstream_patch import github
 from upstream_patch.draft import gates, inputs, managed, proving, rules
-from upstream_patch.draft.documents import DOCUMENTS, of_nvidia
+from upstream_patch.draft.contributions import CUDA
+from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.gates import FOR
 from upstream_patch.draft.inputs import (
     Cell,
@@ -111,7 +113,7 @@ class Rehearsal:
     def draft(self, name: str) -> Path:
         records = store.load_all(self.evidence)
         derived = facts.derive(records)
-        proving.refresh(self.work, records, of_nvidia(derived))
+        proving.refresh(self.work, records, CUDA.of(derived))
         return DOCUMENTS[name].write(self.work, derived)
 
     def change(self, name: str, old: str, new: str) -> None:
@@ -169,6 +171,7 @@ class Rehearsal:
         return gates.ready(name, self.work, self.evidence, NOW)
 
 
+REFRESH = proving.refresh
 LOADED: dict[tuple[str, ...], list[store.LoadedRecord]] = {}
 DERIVED: dict[tuple[str, ...], list[facts.Fact]] = {}
 
@@ -203,12 +206,20 @@ def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return DERIVED[key]
 
     # What most tests look at is what the gates make of it; test_proving and the whole way have it from records.
-    monkeypatch.setattr(proving, "refresh", lambda work, records, derived: None)
+    monkeypatch.setattr(proving, "refresh", lambda *_: None)
     monkeypatch.setattr(store, "load_all", load_once)
     monkeypatch.setattr(facts, "derive", derive_once)
     words = json.loads((Path(__file__).parent / "data" / "person_words.json").read_text())
     work = tmp_path / "out" / "drafts"
     return Rehearsal(work, evidence, words, lambda body, age: synthetic.write(body, age, **given["h200"]))
+
+
+@pytest.fixture
+def mac(rehearsal: Rehearsal, synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> Rehearsal:
+    """The rehearsal, whose evidence has records of an M5 Max, too; proofs are from records."""
+    monkeypatch.setattr(proving, "refresh", REFRESH)
+    metal_records.measured(rehearsal.evidence, synthetic.good, monkeypatch)
+    return rehearsal
 
 
 @pytest.fixture

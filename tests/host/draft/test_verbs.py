@@ -52,6 +52,8 @@ def places(here: Any) -> tuple[str, ...]:
     ("verb", "leads_to"),
     [
         (("draft",), ("draft issue", "rules refresh", "duplicates", "status", "file issue", "draft pr", "draft docs")),
+        (("draft",), ("--contribution metal", "Apple GPUs")),
+        (("draft", "issue"), ("--contribution", "cuda or metal")),
         (("draft", "issue"), ("status",)),
         (("draft", "pr"), ("filed issue", "build with the series", "series apply", "series drift", "status")),
         (("draft", "link-back"), ("filed", "status")),
