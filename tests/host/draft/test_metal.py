@@ -141,6 +141,7 @@ def test_a_stale_record_is_not_placed(mac: Any) -> None:
         ),
         ("An H200 takes 10.0 us at M = 16.", ["'10.0 us' is said of H200, of which this draft has no fact"]),
         ("On an M5 Max, 4096 x 14336 at M = 8 takes 10.0 us.", ["'10.0 us' is no fact"]),
+        ("On an M5 Max a pass of d1-3B takes 8.0 ms.", ["'8.0 ms' is no fact"]),
         ("On an M5 Max 32 tokens take 8.0 ms.", [f"'8.0 ms' {NONE_SUCH}"]),
         ("On an M5 Max it makes 128 tokens/s.", [f"'128 tokens/s' {NONE_SUCH}"]),
     ],
