@@ -80,7 +80,7 @@ def test_of_a_prompts_pass_the_head_takes_the_last_token(
     whole = SimpleNamespace(model=Layers(), **({} if tied else {"lm_head": head}))
     monkeypatch.setattr(sys.modules["mlx_lm"], "load", lambda path: (SimpleNamespace(language_model=whole), None))
     found = models.run_models(["LiquidAI/d1-3B-4bit"])
-    assert [each.tokens for each in found] == [85, 643]
+    assert [(each.tokens, each.last_only) for each in found] == [(85, True), (643, True)]
     assert set(rows) == {(1, 1, 64)}
     assert len(rows) == 2 * (2 + 3 * 12)
     monkeypatch.setattr(sys.modules["mlx_lm"], "load", lambda path: (model, None))

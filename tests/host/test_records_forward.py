@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from upstream_patch.records import facts
-from upstream_patch.records.forward import Forward
+from upstream_patch.records.forward import Forward, forward_values
 from upstream_patch.records.store import RecordError
 
 MS = {"stock_ms": [16.0, 16.1, 15.9] * 3, "ours_ms": [8.0, 8.1, 7.9] * 3, "aa_ms": [16.1, 15.9, 16.0] * 3}
@@ -34,8 +34,10 @@ def test_a_pass_is_facts_of_its_model_and_length(synthetic: Any) -> None:
         "stock_ms": (16.0, "ms", False),
         "ours_ms": (8.0, "ms", True),
         "verdict": ("FASTER", "text", True),
+        "head": ("every token", "text", False),
         "logits_error": (0.01, "norm", True),
     }
+    assert dict(forward_values(forward(last_only=True)))["head"][0] == "last token"
 
 
 def test_samples_are_paired_and_a_pass_stands_there_once(synthetic: Any) -> None:

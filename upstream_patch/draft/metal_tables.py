@@ -9,7 +9,10 @@ from upstream_patch.draft.tables import NO_RECORD, Sheet, markdown
 PROTOCOL = ".hot.chain"
 """How the rows' ids end."""
 _OPERATORS = ("K x N", "M", "stock, us", "ours, us", "stock / ours", "95% interval", "verdict", "route of ours")
-_MODELS = ("model", "tokens", "stock, ms", "ours, ms", "stock / ours", "95% interval", "verdict", "logits, norm error")
+_MODELS = (
+    *("model", "tokens", "output head on", "stock, ms", "ours, ms", "stock / ours", "95% interval", "verdict"),
+    "logits, norm error",
+)
 _FORWARD = re.compile(r"forward\.\w+\.(?P<model>.+)\.T(?P<tokens>\d+)\.ours_ms")
 _TIMED = (
     "each call waits for the one before through a compiled expression, whose own time is taken off; weights are hot, "
@@ -43,8 +46,8 @@ def models(sheet: Sheet, host: str) -> str:
     body = []
     for match in sorted(found, key=lambda one: (one["model"], int(one["tokens"]))):
         stem = f"forward.{host}.{match['model']}.T{match['tokens']}"
-        row = [match["model"], match["tokens"], *_arms(sheet, stem, "ms"), sheet.cell(f"{stem}.logits_error", ".2g")]
-        body.append(row)
+        about = [match["model"], match["tokens"], sheet.cell(f"{stem}.head")]
+        body.append([*about, *_arms(sheet, stem, "ms"), sheet.cell(f"{stem}.logits_error", ".2g")])
     return markdown(_MODELS, body) if body else NO_RECORD
 
 

@@ -22,6 +22,8 @@ class Forward(BaseModel):
 
     model: str
     tokens: Annotated[int, Field(ge=1)]
+    last_only: bool = False
+    """The output head took the last token only."""
     stock_ms: Samples
     ours_ms: Samples
     aa_ms: Samples
@@ -47,7 +49,8 @@ class Forward(BaseModel):
 
 
 def forward_values(one: Forward) -> Iterator[Named]:
-    """Medians, the ratio with its interval and verdict, and how far our logits are from stock's."""
+    """Medians, the ratio with its interval and verdict, what the output head took, and how far our logits are from
+    stock's."""
     ratio, noise = stats.geometric_mean_ratios([(one.stock_ms, one.ours_ms), (one.stock_ms, one.aa_ms)])
     judged = stats.verdict(ratio, noise, len(one.ours_ms))
     yield "stock_ms", (statistics.median(one.stock_ms), "ms", False)
@@ -57,4 +60,5 @@ def forward_values(one: Forward) -> Iterator[Named]:
     yield "speedup_high", (ratio.high, "ratio", True)
     yield "verdict", (str(judged.verdict), "text", True)
     yield "verdict_reason", (judged.reason, "text", True)
+    yield "head", ("last token" if one.last_only else "every token", "text", False)
     yield "logits_error", (one.logits_error, "norm", True)

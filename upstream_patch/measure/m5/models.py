@@ -83,4 +83,4 @@ def _forward(row: ModelPass, tokens: int, model: Any, cache: Callable[[Any], Any
             start = time.perf_counter()
             arms[arm]()
             times[arm].append((time.perf_counter() - start) * 1e3)
-    return Forward(model=row.name, tokens=tokens, logits_error=error, **times)
+    return Forward(model=row.name, tokens=tokens, last_only=row.last_only, logits_error=error, **times)
