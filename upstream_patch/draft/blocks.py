@@ -53,8 +53,10 @@ class Given:
 
 def _per_host(family: str, table: Callable[[Sheet, str], str]) -> Callable[[Given], str]:
     def block(given: Given) -> str:
-        shown = [host for host in given.hosts if (family, host) in given.have]
-        return "\n\n".join(f"#### {host}\n\n{table(given.sheet, host)}" for host in shown) or _none(given, family)
+        shown = {host: table(given.sheet, host) for host in given.hosts if (family, host) in given.have}
+        if all(text == NO_RECORD for text in shown.values()):
+            return _none(given, family)
+        return "\n\n".join(f"#### {host}\n\n{text}" for host, text in shown.items())
 
     return block
 

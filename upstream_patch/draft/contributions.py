@@ -30,9 +30,9 @@ class Contribution(BaseModel):
     """Of the facts that time stock and ours."""
     makes: Mapping[str, str]
     """Family of facts -> the command that makes it."""
-    needed: frozenset[str] = frozenset()
+    needed: frozenset[str]
     """Families without which no draft can go out: where one is missing stands what no gate lets through."""
-    unseen: str = ""
+    unseen: str
     """What a draft says while there is no record of any needed family."""
     left_to_stock: str
     """Pattern of the routes that the change leaves as they were."""
@@ -83,6 +83,8 @@ CUDA = Contribution(
     series=("folding", "cuda"),
     family="small_m",
     makes=dict(MAKES),
+    needed=frozenset({"small_m", "correctness", "ncu", "decode"}),
+    unseen="no CUDA GPU has run it yet",
     left_to_stock="stock",
     build="nox -s build -- --mlx PATH",
     drift="nox -s drift -- --mlx PATH",

@@ -34,6 +34,7 @@ from upstream_patch.draft.inputs import (
 from upstream_patch.machine import Gpu
 from upstream_patch.records import facts, kernel_hash, store
 from upstream_patch.records.decode_schema import DecodeBody
+from upstream_patch.records.rules import LEAST_CASES
 from upstream_patch.series import content_hash, load
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -190,6 +191,7 @@ def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         synthetic.write(synthetic.bench(rows, probe=4400.0), 2 * age, **given[host])
         synthetic.write(synthetic.ncu(), 2 * age + 1, **given[host])
     synthetic.write(decoded(), 4, **given["gb10"])
+    synthetic.write(synthetic.correctness(*[synthetic.good] * LEAST_CASES), 5, **given["h200"])
     load, derive = store.load_all, facts.derive
 
     def load_once(root: Path) -> list[store.LoadedRecord]:
