@@ -133,6 +133,7 @@ def _tests(given: Given) -> str:
     """The new tests on the base and with the series."""
     if given.series is None:
         return f"{MISSING}: no MLX was built from source with the series"
+    given.sheet.get(f"record.{Path(given.series.record).stem}.command")  # so that the lists of records have it
     base, patched = given.series.base, given.series.patched
     body = [
         [f"`{name}`", *("failed" if name in run.failed else "passed" for run in (base, patched))]

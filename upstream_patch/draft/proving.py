@@ -49,6 +49,7 @@ def prove(records: Sequence[LoadedRecord], facts: Sequence[Fact], about: Subject
     kernel = loaded.record.kernel
     base, patched = _suites(loaded.record.command, body)
     return SeriesProof(
+        record=loaded.path,
         base_commit=body.upstream,
         contributions=tuple(body.contributions),
         series_sha256=body.series_sha256,

@@ -46,6 +46,7 @@ TIMED = "evidence/records/h200/a.json"
 def proof(**changes: Any) -> SeriesProof:
     test = "test_qmm_few_rows"
     whole = SeriesProof(
+        record=TIMED,
         base_commit=BASE,
         contributions=("folding", "cuda"),
         series_sha256=SERIES,

@@ -253,6 +253,6 @@ def test_an_input_of_another_form_is_one_line_with_the_way_out(rehearsal: Any) -
     rehearsal.all()
     inputs.path(rehearsal.work, "series").write_text('{"base_commit": "short"}')
     with pytest.raises(
-        UserError, match=r"series.json: base_commit: .*: remove it and run the verb that writes it again"
+        UserError, match=r"series.json: record: .*: remove it and run the verb that writes it again"
     ):
         rehearsal.status("pr")

@@ -154,7 +154,7 @@ def test_the_claim_check_takes_metal_facts_by_device(mac: Any, words: str, told:
 def test_a_build_for_metal_proves_its_tests_and_the_controls(
     mac: Any, synthetic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metal_records.built(mac.evidence, BASE)
+    record = metal_records.built(mac.evidence, BASE)
     h200 = synthetic.machine.model_copy(update={"gpu": Gpu(name="NVIDIA H200", vendor="nvidia")})
     kernel = kernel_hash.identity("small_m")
     synthetic.write(in_wheel(synthetic), 99, host="h200", machine=h200, kernel=kernel, root=mac.evidence)
@@ -172,6 +172,8 @@ def test_a_build_for_metal_proves_its_tests_and_the_controls(
     ]
     text = draft(mac, METAL_PR).read_text("utf-8")
     assert "| `test_qmm_mid_m` | failed | passed |" in block(text, "tests")
+    assert f"| `evidence/records/m5max/{record.name}` |" in block(text, "records")
+    assert "- m5max: `python -m upstream_patch build --mlx PATH`" in block(text, "commands")
     monkeypatch.setattr(kernel_hash, "identity", lambda name: KernelIdentity(name=name, hash="0" * 64))
     why = "the build is not of today's series: the kernel qmm_t_nax_staged changed since"
     assert status(mac, "pr")["tests"].why == why
