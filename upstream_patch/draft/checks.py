@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from upstream_patch.draft import build_checks, claims, holes, inputs, managed, rendered, rules
+from upstream_patch.draft.blocks import MISSING
 from upstream_patch.draft.inputs import Duplicates
 from upstream_patch.draft.look import FRESH_HOURS, OK, Finding, Look
 from upstream_patch.errors import UserError
@@ -45,12 +46,12 @@ def _holes(look: Look) -> Finding:
     why, fix = [], []
     if words:
         why.append(", ".join(f"{hole.id} (line {hole.line})" for hole in words))
-        fix.append(f"write them in {look.file}")
+        fix.append(f"fill the holes in {look.file}")
     if records:
-        why.append(
-            f"{len(records)} in tables wait for a record or a filing, first line {records[0].line}: {records[0].hint}"
-        )
-        fix.append(f"make it, then {look.again}")
+        first = records[0].hint.removeprefix(f"{MISSING}: ")
+        what = "value waits" if len(records) == 1 else "values wait"
+        why.append(f"{len(records)} {what} for a record or a filing, line {records[0].line} first: {first}")
+        fix.append(f"make or file what is missing, then {look.again}")
     return Finding("open", f"open: {'; '.join(why)}", "; ".join(fix))
 
 

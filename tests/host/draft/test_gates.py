@@ -118,8 +118,8 @@ BROKEN: tuple[tuple[str, str, Break, str], ...] = (
         filed_since,
         "what was filed or built, changed since it was drafted",
     ),
-    ("issue", "holes", words("issue", "context", "TODO"), r"open: context \(line \d+\): write them in "),
-    ("pr", "holes", lost("filed"), "wait for a record or a filing"),
+    ("issue", "holes", words("issue", "context", "TODO"), r"open: context \(line \d+\): fill the holes in "),
+    ("pr", "holes", lost("filed"), r"1 value waits for a record or a filing, line \d+ first: no issue is filed"),
     ("issue", "disclosure", words("issue", "disclosure", "All of it is mine."), "does not say how AI was used"),
     (
         "issue",

@@ -75,9 +75,9 @@ def test_without_a_record_a_block_says_so_and_no_gate_lets_it_through(document: 
     gate = status(rehearsal, document.name)["holes"]
     assert gate.outcome == "red" and gate.why.startswith("open: ")
     waiting = holes.marked((rehearsal.work / document.file).read_text("utf-8"), MISSING)
-    assert f"{len(waiting)} in tables wait for a record or a filing" in gate.why
+    assert f"{len(waiting)} values wait for a record or a filing" in gate.why
     assert [hole.hint for hole in waiting if "issue" not in hole.hint and "built" not in hole.hint] == [NOT_YET] * 2
-    assert gate.fix == f"make it, then upstream-patch draft {document.name} --contribution metal"
+    assert gate.fix == f"make or file what is missing, then upstream-patch draft {document.name} --contribution metal"
 
 
 def test_an_m5s_records_are_placed(mac: Any) -> None:
