@@ -252,7 +252,5 @@ def test_no_excuse_opens_what_upstream_asks_of_a_person(rehearsal: Any, name: st
 def test_an_input_of_another_form_is_one_line_with_the_way_out(rehearsal: Any) -> None:
     rehearsal.all()
     inputs.path(rehearsal.work, "series").write_text('{"base_commit": "short"}')
-    with pytest.raises(
-        UserError, match=r"series.json: record: .*: remove it and run the verb that writes it again"
-    ):
+    with pytest.raises(UserError, match=r"series.json: record: .*: remove it and run the verb that writes it again"):
         rehearsal.status("pr")
