@@ -30,8 +30,10 @@ def draft_issue(contribution: Contributed = CONTRIBUTION, out: Out = OUT, eviden
 
 @app.command("pr")
 def draft_pr(contribution: Contributed = CONTRIBUTION, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
-    """Write the pull request's description the same way. It needs the filed issue, a build with the series, and your
-    branch with it. Next: `series apply`, your commit, `series drift`, then `status`."""
+    """Write the pull request's description. It needs the filed issue, your branch, and a build with the series.
+
+    Next: `series apply`, your commit, `series drift`, then `status`.
+    """
     _write(document("pr", contribution), out, evidence)
 
 
