@@ -33,6 +33,7 @@ CHAINED = {
 """K x N -> M, of rows whose calls wait for one another."""
 PEER = "4096x128256", (1, 8)
 """K x N and M of the rows that are shown against PyTorch."""
+_STEPS = ("stock", "runtime", "wheel")
 _SPEEDUP = re.compile(r"\(([\d.]+)x\)")
 _PROFILED = re.compile(rf"ncu\.{HOST}\.\w+\.b4\.g64\.bf16\.M(\d+)\.ours\.dram_bytes_read")
 
@@ -72,7 +73,9 @@ def _benchmarked(facts: dict[str, Fact]) -> str:
     if not shown:
         return ""
     parts = (shown, _slower(rows), _plots(facts), _chained(facts), _peer(facts), _targets(facts), _host_cost(facts))
-    return "\n\n".join(part for part in (*parts, _decoded(facts), _sanitized(facts), _matrix(facts)) if part)
+    return "\n\n".join(
+        part for part in (*parts, _decoded(facts), _wheel(facts), _sanitized(facts), _matrix(facts)) if part
+    )
 
 
 def _slower(rows: dict[str, list[str]]) -> str:
@@ -186,6 +189,33 @@ def _decoded(facts: dict[str, Fact]) -> str:
     lines = [title, "", _row("tokens/s", [f"B = {batch}" for batch in known]), _row("---", ["---:"] * len(known))]
     lines += [_row(words, ["not run" if one is None else f"{one:,.0f}" for one in row]) for words, row in rows.items()]
     return "\n".join(lines)
+
+
+def _wheel(facts: dict[str, Fact]) -> str:
+    """What the series' host code did in the released library; stale, it withholds nothing else."""
+    stem = f"wheel.{HOST}"
+    try:
+        passed, cases, planned, slowest = _numbers(
+            facts, [f"{stem}.{what}" for what in ("passed", "cases", "planned", "most_wheel_to_runtime")]
+        )
+        steps = {
+            batch: [f"{us / 1e3:.1f}" for us in found if us is not None]
+            for batch in BATCHES
+            if (found := _numbers(facts, [f"{stem}.decode.b{batch}.{arm}_step_us" for arm in _STEPS]))
+        }
+    except StaleFact as error:
+        return f"The series' host code of today has no record: {error.fix}."
+    if passed is None or cases is None or planned is None or slowest is None:
+        return ""
+    said = ", ".join(f"B = {batch} {' / '.join(ms)}" for batch, ms in steps.items() if len(ms) == len(_STEPS))
+    decoded = (
+        f" Decode by a program that knows nothing of us, each way in a process of its own, ms a step, stock / "
+        f"`install()` / host code: {said}."
+    )
+    return (
+        f"The series' host code in the released library: {passed:,.0f} of {cases:,.0f} cases (of {planned:,.0f} of the "
+        f"matrix) are `install()`'s bits, in at most {slowest:.2f} of its device time.{decoded if said else ''}"
+    )
 
 
 def _targets(facts: dict[str, Fact]) -> str:

@@ -271,7 +271,7 @@ def record_build(
     ``names`` are contributions; left out, those of the backend.
     """
     from upstream_patch.machine import System
-    from upstream_patch.series import load
+    from upstream_patch.series import load_each
     from upstream_patch.series.building import Plan, backend_of, build
     from upstream_patch.series.checkout import open_or_clone
 
@@ -280,7 +280,7 @@ def record_build(
     usual = ("metal",) if backend == "metal" else ("folding", "cuda")
     planned = Plan(
         checkout=open_or_clone(mlx, out / "mlx"),
-        contributions=[load(name) for name in names or usual],
+        contributions=load_each(names or usual),
         backend=backend,
         folder=out / "build" / backend,
     )
@@ -291,11 +291,14 @@ def record_build(
     if body.matrix is not None and body.matrix.wrong:
         wrong = body.matrix.wrong
         raise UserError(f"{len(wrong)} complaints of our matrix about the built MLX, first: {wrong[0]} ({path})")
-    unproven = sorted(set(body.new_tests) - set(body.proven))
-    if unproven:
-        raise UserError(f"{', '.join(unproven)} passes on the base: it does not show the change ({path})")
+    if body.unproven:
+        name = body.unproven[0]
+        fault = "or was skipped, and guards nothing" if name in body.guards else "and does not show the change"
+        side = "fails on the base" if name in body.guards else "passes on the base"
+        raise UserError(f"{name} {side} {fault} ({path})")
     known = f"{len(body.known)} known failures of the base" if body.known else "no failure of the base"
-    return Stored(path, f"{len(body.proven)} new tests fail on the base and pass with the series; {known}")
+    kept = f", {len(body.kept)} pass on both" if body.kept else ""
+    return Stored(path, f"{len(body.proven)} new tests fail on the base and pass with the series{kept}; {known}")
 
 
 def record_metal(body: Body, command: str, evidence: Root = EVIDENCE) -> Path:

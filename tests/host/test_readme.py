@@ -110,6 +110,20 @@ def test_a_stale_host_cost_withholds_only_itself() -> None:
     assert "2.9" not in filled
 
 
+def test_what_the_host_code_did_is_said_and_may_be_stale_alone() -> None:
+    counts = {"passed": 343, "cases": 344, "planned": 1374, "most_wheel_to_runtime": 1.008}
+    steps = {f"decode.b8.{arm}_step_us": us for arm, us in (("stock", 30245.7), ("runtime", 4420.0), ("wheel", 7153.0))}
+    found = [replace(FACTS[0], id=f"wheel.h200.{name}", value=value) for name, value in {**counts, **steps}.items()]
+    filled = readme.fill(EMPTY, FACTS + found)
+    assert "343 of 344 cases (of 1,374 of the matrix) are `install()`'s bits, in at most 1.01 of its device" in filled
+    assert "stock / `install()` / host code: B = 8 30.2 / 4.4 / 7.2.\n" in filled
+    assert "Decode by" not in readme.fill(EMPTY, FACTS + found[:4])
+    assert "host code" not in readme.fill(EMPTY, FACTS + found[:3])
+    stale = readme.fill(EMPTY, [*FACTS, *(replace(each, stale=True) for each in found)])
+    assert "The series' host code of today has no record: renew it" in stale
+    assert "1,966.6 -> 90.0" in stale
+
+
 def rows_of(stem: str, theirs: float, ours: float, other: str = "stock_us") -> list[Fact]:
     values = {other: theirs, "ours_us": ours, "speedup": theirs / ours}
     return [replace(fact(name, value), id=f"{stem}.{name}") for name, value in values.items()]

@@ -222,7 +222,7 @@ def test_a_write_beside_the_shared_memory_is_found(where: str) -> None:
 
 
 def test_a_kernel_that_never_ends_is_a_fault() -> None:
-    found = fault("  volatile int* p = s + i;\n  *p = 1;\n  while (*p) {}\n  out[i] = 0;")
+    found = fault("  volatile int* p = s + i;\n  *p = 1;\n  while (*p) {}\n  out[i] = 0;", steps=100_000)
     assert found.kind == "endless"
 
 

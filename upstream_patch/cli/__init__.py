@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import NoReturn
@@ -43,6 +44,8 @@ def main() -> None:
     """Run a verb. A person's mistake is one line on stderr and an exit code that is not 0, never a traceback."""
     if len(sys.argv) == 1:
         sys.argv.append("--help")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names and lines of a checkout hold any byte
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(standalone_mode=False) or 0
         if code == 130:  # typer turns Ctrl-C into it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -32,9 +33,9 @@ USUAL = ["folding", "cuda"]
 
 
 def _contributions(names: list[str] | None) -> list[Contribution]:
-    from upstream_patch.series import load
+    from upstream_patch.series import load_each
 
-    return [load(name) for name in names or USUAL]
+    return load_each(names or USUAL)
 
 
 def _checkout(mlx: str, out: Path = OUT) -> Checkout:
@@ -46,11 +47,11 @@ def _checkout(mlx: str, out: Path = OUT) -> Checkout:
 @app.command()
 def check(mlx: Mlx, names: Names = None) -> None:
     """Say whether the contributions apply to HEAD of a checkout; exit 1 where one does not. Changes nothing."""
-    from upstream_patch.series import plan
     from upstream_patch.series.drift import touched
+    from upstream_patch.series.style import laid_out
 
     contributions, checkout = _contributions(names), _checkout(mlx)
-    planned = plan(contributions, checkout.reader())
+    planned = laid_out(contributions, checkout.reader())
     _show([(item, "") for item in planned.items])
     if planned.conflicts:
         for line in touched(checkout, contributions, planned.conflicts):
@@ -69,15 +70,22 @@ def apply(
     from upstream_patch.draft.contributions import carrier
     from upstream_patch.series.applying import apply as put
     from upstream_patch.series.applying import message_of
+    from upstream_patch.series.checkout import Checkout
 
     facts = read_facts(evidence) if evidence.is_dir() else []
     applied, planned = put(_checkout(mlx), _contributions(names), into, facts)
     print(f"{applied.worktree}: {len(planned.changed)} files changed on branch {applied.branch}, nothing is committed")
     _show_format(planned)
-    git = f"git -C {applied.worktree}"
-    print(f"to commit, in your own words: {git} add --all && {git} commit --template {message_of(applied)}")
-    drift = f"upstream-patch series drift --mlx {mlx}{carrier(names or USUAL).option}"
-    print(f"next, when you have: {drift}, which lets the gates see your commit")
+    for_commit = ("commit", "--cleanup=strip", "--template", str(message_of(applied)))
+    # A person's settings may give comments another mark; ours would be in the message then.
+    settings = ("git", "-c", "core.commentChar=#", "-C", str(applied.worktree))
+    add = Checkout(applied.worktree).command("add", "--all")
+    print(f"to commit, in your own words: {add} && {shlex.join((*settings, *for_commit))}")
+    where = shlex.quote(str(mlx))
+    option = carrier(names or USUAL).option
+    print(
+        f"next, when you have: upstream-patch series drift --mlx {where}{option}, which lets the gates see your commit"
+    )
 
 
 @app.command()
@@ -96,8 +104,9 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Every edit and new file: applies, moved, conflict or already upstream, and on what text that was seen."""
-    from upstream_patch.series import NAMES, plan
+    from upstream_patch.series import NAMES
     from upstream_patch.series.proof import Row, installed_wheel, on_wheel
+    from upstream_patch.series.style import laid_out
 
     contributions = _contributions(names or list(NAMES))
     if mlx is None:
@@ -106,7 +115,7 @@ def status(
         checkout = _checkout(mlx)
         proof = f"checkout {checkout.commit()[:12]}"
         read = checkout.reader()
-        rows = [Row(item, proof) for one in contributions for item in plan([one], read).items]
+        rows = [Row(item, proof) for one in contributions for item in laid_out([one], read).items]
     if as_json:
         said = [asdict(row.item) | {"state": row.item.state.value, "proof": row.proof} for row in rows]
         print(json.dumps(said, indent=2))
@@ -197,9 +206,11 @@ def drift(
     proving.compare(out / "drafts", checkout, proof, branch=branch, about=about)
     if not as_json:
         print(f"next: upstream-patch status pr{about.option}")
-    conflicts = [item for one in drifts for item in one.conflicts if not one.upstreamed]
+    conflicts = [item for one in drifts for item in one.conflicts]
     if conflicts:
-        raise UserError(f"upstream went another way: {conflicts[0].detail} ({len(conflicts)} conflicts in all)")
+        like = sorted({one.contribution for one in drifts if one.conflicts and one.upstreamed})
+        told = f"; upstream has a change like {', '.join(like)}, see above" if like else ""
+        raise UserError(f"upstream went another way: {conflicts[0].detail} ({len(conflicts)} conflicts in all){told}")
 
 
 def _show_format(planned: Plan) -> None:

@@ -51,18 +51,24 @@ def tests(proof: SeriesProof, about: Contribution) -> Finding:
     """New tests fail on the base and pass with the series, and nothing else fails that passed."""
     if not proof.base.ran or not proof.patched.ran:
         return Finding("missing", "a build was not tested", about.build)
-    if not proof.new_tests:
+    if not {*proof.new_tests} - {*proof.guards}:
         return Finding("none", "the series has no new test", f"add one that fails on the base, then {about.build}")
     base, patched = proof.base.failed, proof.patched.failed
+    showing = [name for name in proof.new_tests if name not in proof.guards]
     for code, names, what in (
-        ("proves-nothing", [name for name in proof.new_tests if name not in base], "does not fail on the base"),
+        ("proves-nothing", [name for name in showing if name not in base], "does not fail on the base"),
+        (
+            "guards-nothing",
+            [name for name in proof.guards if name in base],
+            "guards the base, and fails there",
+        ),
         ("fails", [name for name in proof.new_tests if name in patched], "does not pass with the series"),
         ("breaks", [name for name in patched if name not in base], "fails with the series and not on the base"),
     ):
         if names:
             more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
             return Finding(code, f"{names[0]} {what}{more}", f"correct the series or its tests, then {about.build}")
-    return Finding(OK, f"{len(proof.new_tests)} new tests fail on the base and pass with the series")
+    return Finding(OK, f"{len(showing)} new tests fail on the base and pass with the series")
 
 
 @_of_build
@@ -83,11 +89,14 @@ def formatting(look: Look) -> Finding:
     drift = look.document.contribution.drift
     if found is None:
         return Finding("missing", "nobody has laid the change out by upstream's clang-format", drift)
-    seen = (found.model_dump_json(),)
+    seen = (found.model_dump_json(), look.series.model_dump_json() if look.series else "")
     if look.series and look.series.series_sha256 != found.series_sha256:
         return Finding("outdated", "another series was laid out than the one that was built", drift, seen)
     if found.unformatted is not None:
         return Finding("unformatted", found.unformatted, f"see to it, then {drift}", seen)
+    if look.series and look.series.tree != found.tree:
+        fix = f"install the clang-format that upstream pins, then {look.document.contribution.build} and {drift}"
+        return Finding("other-bytes", "the bytes that were built are not those that are sent", fix, seen)
     return Finding(OK, f"in the layout of the clang-format that {found.head_commit[:12]} pins", seen=seen)
 
 

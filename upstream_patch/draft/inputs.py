@@ -56,9 +56,13 @@ class SeriesProof(Input):
     contributions: tuple[str, ...]
     series_sha256: Sha256
     """Of what the contributions put in (``series.content_hash``)."""
+    tree: Commit
+    """git's tree of what was compiled."""
     kernel_hashes: dict[str, Sha256]
     """By kernel name, as the records have them."""
     new_tests: tuple[str, ...]
+    guards: tuple[str, ...] = ()
+    """Those of them that pass on the base, too."""
     base: SuiteRun
     """The base with the new tests and without the rest of the series."""
     patched: SuiteRun
@@ -75,6 +79,8 @@ class Upstream(Input):
     head_commit: Commit
     checked: AwareDatetime
     series_sha256: Sha256
+    tree: Commit | None
+    """git's tree of the base with what is sent now in it; None where it does not apply there."""
     applies: bool
     touched: tuple[str, ...]
     """Files of the series that upstream changed since the base."""

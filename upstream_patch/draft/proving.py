@@ -18,7 +18,7 @@ from upstream_patch.records.facts import Fact
 from upstream_patch.records.schema import WheelBody, WheelRow
 from upstream_patch.records.store import LoadedRecord
 from upstream_patch.records.wheel_facts import host_hash
-from upstream_patch.series import Contribution, content_hash, load, plan, style
+from upstream_patch.series import Contribution, content_hash, load, style
 from upstream_patch.series.applying import branch_of
 from upstream_patch.series.checkout import Checkout
 from upstream_patch.series.drift import base_commit
@@ -53,8 +53,10 @@ def prove(records: Sequence[LoadedRecord], facts: Sequence[Fact], about: Subject
         base_commit=body.upstream,
         contributions=tuple(body.contributions),
         series_sha256=body.series_sha256,
+        tree=body.tree,
         kernel_hashes={kernel.name: kernel.hash} if kernel else {},
         new_tests=tuple(body.new_tests),
+        guards=tuple(body.guards),
         base=base,
         patched=patched,
         affected=tuple(_affected(records)) if about == CUDA else (),  # nothing times a build for Metal
@@ -63,13 +65,14 @@ def prove(records: Sequence[LoadedRecord], facts: Sequence[Fact], about: Subject
 
 
 def _suites(command: str, body: BuildBody) -> tuple[SuiteRun, SuiteRun]:
-    """Of both sides. A new test has failed on the base only where it did in every environment, and an old one that
-    fails with the series only counts as known where it fails on the base in the same environment."""
+    """Of both sides. A new test has failed on the base only where it did in every environment (one that guards: in
+    any), and an old one that fails with the series only counts as known where it fails on the base in the same one."""
     broken = set(body.broken)
     series = {test for failed in body.failed("series").values() for test in failed}
     new = set(body.new_tests)
     failing = {name for name in new for test in broken if _method(test) == name}
-    base = {name for name in new if all(any(_method(test) == name for test in f) for f in body.failed("base").values())}
+    failed = [{_method(test) for test in tests} for tests in body.failed("base").values()]
+    base = {name for name in new if (any if name in body.guards else all)(name in tests for tests in failed)}
     lacking = [] if body.backend == "metal" else ["our matrix was not run"]  # a build for Metal has none
     wrong = body.matrix.wrong if body.matrix else lacking
 
@@ -151,16 +154,16 @@ def compare(
     checkout.require_history()
     contributions = [load(name) for name in (proof.contributions if proof else about.series)]
     if proof and not checkout.has(proof.base_commit):
-        built = proof.base_commit[:12]
-        raise UserError(f"{checkout.path} has not {built}, which was built: git -C {checkout.path} fetch --all first")
+        built, fetch = proof.base_commit[:12], checkout.command("fetch", "--all")
+        raise UserError(f"{checkout.path} has not {built}, which was built: {fetch} first")
     base = proof.base_commit if proof else base_commit(checkout, contributions[0])
     head = checkout.commit()
     read = checkout.reader(head)
-    planned = plan(contributions, read)
+    planned = style.laid_out(contributions, read)
+    on_base = style.laid_out(contributions, checkout.reader(base)).changed
     files = dict.fromkeys(
         path for one in contributions for path in (*(e.file for e in one.edits), *(f.path for f in one.files))
     )
-    laid_out = style.formatted(planned, read)
     commit, fault = _carrier(checkout, contributions, branch or branch_of(contributions), base, head, list(files))
     return inputs.write(
         work,
@@ -170,9 +173,10 @@ def compare(
             head_commit=head,
             checked=now or datetime.now(UTC),
             series_sha256=content_hash(contributions),
+            tree=checkout.tree(base, on_base) if on_base else None,
             applies=bool(planned.changed) and not planned.conflicts,
             touched=tuple(path for path in files if checkout.commits(base, [path], head)),
-            unformatted=laid_out.unformatted or style.clean(laid_out, read),
+            unformatted=planned.unformatted or style.clean(planned, read),
             branch=commit,
             branch_fault=fault,
         ),
@@ -192,7 +196,7 @@ def _carrier(
     if checkout.commits(base, files, root) or checkout.commits(root, files, base):
         return None, f"{branch} starts at {root[:12]}, whose files of the series are not those of {base[:12]}"
     read = checkout.reader(root)
-    whole = checkout.tree(root, style.formatted(plan(contributions, read), read).changed)
+    whole = checkout.tree(root, style.laid_out(contributions, read).changed)
     if differs := checkout.git("diff-tree", "-r", "--name-only", whole, f"{commit}^{{tree}}").splitlines():
         return None, f"{branch} at {commit[:12]} differs from the series that was built: {', '.join(differs[:3])}"
     return commit, ""

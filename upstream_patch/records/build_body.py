@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(ge=0)]
+Arm = Literal["base", "series"]
 
 
 class Model(BaseModel):
@@ -16,13 +18,15 @@ class Model(BaseModel):
 class SuiteRun(Model):
     """MLX's own tests of one file, by one build."""
 
-    arm: Literal["base", "series"]
+    arm: Arm
     metal_jit: bool | None = None
     """MLX_METAL_JIT; None for CUDA."""
     tf32: bool
     """False: MLX_ENABLE_TF32=0; True: MLX's default."""
     ran: Count
     skipped: Count
+    idle: list[str] = []
+    """New tests that were skipped: they say nothing."""
     failed: list[str]
     """Ids of tests and subtests, with their parameters."""
     log: str
@@ -49,11 +53,15 @@ class BuildBody(Model):
     contributions: list[str]
     series_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """Of what they put in (``series.content_hash``)."""
+    tree: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    """git's tree of what was compiled: the commit with the series in it, as applying and exporting put it there."""
     options: list[str]
     """Of MLX's CMake."""
     tests: str
     new_tests: list[str]
-    """Test methods that the series adds: each must fail on the base and pass with the series."""
+    """Test methods that the series adds: each must pass with the series and, unless it guards, fail on the base."""
+    guards: list[str] = []
+    """Those of them that must pass on the base, too."""
     runs: Annotated[list[SuiteRun], Field(min_length=2)]
     matrix: Matrix | None = None
     """None for Metal."""
@@ -82,14 +90,28 @@ class BuildBody(Model):
 
     @property
     def proven(self) -> list[str]:
-        """New tests that fail on the base and pass with the series, in every environment."""
-        base, series = self.failed("base"), self.failed("series")
-        return [
-            name
-            for name in self.new_tests
-            if all(any(self._names(test, name) for test in failed) for failed in base.values())
-            and not any(self._names(test, name) for failed in series.values() for test in failed)
-        ]
+        """New tests that fail on the base and pass with the series, in every environment: they show the change."""
+        base = self.failed("base").values()
+        showing = [name for name in self.new_tests if name not in self.guards and self._passes(name, "series")]
+        return [name for name in showing if all(self._in(name, failed) for failed in base)]
+
+    @property
+    def kept(self) -> list[str]:
+        """Guards that pass on the base and with the series, in every environment."""
+        return [name for name in self.guards if self._passes(name, "base") and self._passes(name, "series")]
+
+    @property
+    def unproven(self) -> list[str]:
+        """New tests that neither show the change nor guard anything."""
+        return sorted({*self.new_tests} - {*self.proven, *self.kept})
+
+    def _passes(self, name: str, arm: Arm) -> bool:
+        """In every environment, without being skipped."""
+        runs = [run for run in self.runs if run.arm == arm]
+        return not any(name in run.idle or self._in(name, run.failed) for run in runs)
+
+    def _in(self, name: str, failed: Iterable[str]) -> bool:
+        return any(self._names(test, name) for test in failed)
 
     def _is_new(self, test: str) -> bool:
         return any(self._names(test, name) for name in self.new_tests)

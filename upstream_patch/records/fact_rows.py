@@ -134,7 +134,8 @@ def _decode_rows(run: Run, body: DecodeBody) -> Iterator[Row]:
 def _build_rows(run: Run, body: BuildBody) -> Iterator[Row]:
     host = run.record.host
     stem = f"build.{host}.{body.backend}"
-    counts = {"new_tests": body.new_tests, "proven": body.proven, "known": body.known, "broken": body.broken}
+    counts = {"new_tests": body.new_tests, "proven": body.proven, "kept": body.kept}
+    counts |= {"known": sorted(body.known), "broken": body.broken}
     if body.matrix is not None:
         counts |= {"matrix_wrong": body.matrix.wrong}
     yield Row(stem, tuple(Value(f"{stem}.{name}", len(of), "count", True) for name, of in counts.items()))

@@ -20,6 +20,16 @@ TEST_HOST = "test"
 UNKNOWN = "unknown"
 COMMIT_VARIABLE = "UPSTREAM_PATCH_COMMIT"
 """Names the commit of a copied tree that came without its ``.git``."""
+REDIRECTING = frozenset(
+    f"GIT_{name}"
+    for name in (
+        *("DIR", "WORK_TREE", "IMPLICIT_WORK_TREE", "COMMON_DIR", "INDEX_FILE", "PREFIX", "NAMESPACE", "SHALLOW_FILE"),
+        *("OBJECT_DIRECTORY", "ALTERNATE_OBJECT_DIRECTORIES", "QUARANTINE_PATH", "GRAFT_FILE", "ATTR_SOURCE"),
+        *("REPLACE_REF_BASE", "NO_REPLACE_OBJECTS", "EXTERNAL_DIFF", "DIFF_OPTS", "CONFIG_PARAMETERS"),
+        *("LITERAL_PATHSPECS", "GLOB_PATHSPECS", "NOGLOB_PATHSPECS", "ICASE_PATHSPECS"),
+    )
+)
+"""Variables that name another repository, index, text or file than git's arguments do, as inside a git hook."""
 
 _DISTRIBUTIONS = (
     "mlx",
@@ -96,9 +106,7 @@ def _git(file: Path, *arguments: str) -> str:
     """What git prints in the file's folder; empty where it fails or is not there."""
     # A copied tree often belongs to another user, which git refuses by itself; its code is what runs here anyway.
     command = ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", *arguments]
-    # Inside a git hook these would name the hook's repository.
-    hook = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
-    environment = {name: value for name, value in os.environ.items() if name not in hook}
+    environment = {name: value for name, value in os.environ.items() if name not in REDIRECTING}
     try:
         run = subprocess.run(
             command, cwd=file.parent, env=environment, capture_output=True, text=True, timeout=20, check=False

@@ -6,8 +6,7 @@ worktree gets its name in one step, when all is in it. What a killed run left is
 
 from __future__ import annotations
 
-import fcntl
-import json
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,8 +21,8 @@ from upstream_patch.records.facts import Fact
 from upstream_patch.series.checkout import Checkout, GitError
 from upstream_patch.series.message import message
 from upstream_patch.series.model import Contribution
-from upstream_patch.series.planning import Plan, plan
-from upstream_patch.series.style import formatted
+from upstream_patch.series.planning import Plan
+from upstream_patch.series.style import laid_out
 
 
 class Applied(BaseModel):
@@ -62,10 +61,8 @@ def apply(
         checkout.require_history()
         checkout.require_clean()
         base = checkout.commit()
-        read = checkout.reader(base)
-        planned = plan(contributions, read)
+        planned = laid_out(contributions, checkout.reader(base))
         planned.require()
-        planned = formatted(planned, read)
         branch = branch_of(contributions)
         names = [contribution.name for contribution in contributions]
         target = (into or checkout.path.with_name(f"{checkout.path.name}-{'+'.join(names)}")).resolve()
@@ -96,7 +93,7 @@ def _make(checkout: Checkout, applied: Applied, planned: Plan) -> None:
     made = Checkout(applied.partial).working_tree()
     if made != applied.tree:
         raise UserError(
-            f"{applied.partial} does not hold what was planned: a filter or hook of git changes files there"
+            f"{applied.partial} does not hold what was planned: a filter, a hook or an ignore rule of git changed it"
         )
 
 
@@ -107,7 +104,7 @@ def message_of(applied: Applied) -> Path:
 
 
 def unapply(checkout: Checkout, contributions: Sequence[Contribution]) -> Applied:
-    """Take the worktree and the branch of these contributions away.
+    """Take the worktree and the branch of these contributions away, wherever the worktree was moved to.
 
     Raises UserError, and changes nothing, where they are not applied or hold work that is not ours.
     """
@@ -115,28 +112,55 @@ def unapply(checkout: Checkout, contributions: Sequence[Contribution]) -> Applie
         note = room / "applied" / f"{'+'.join(contribution.name for contribution in contributions)}.json"
         if not note.is_file():
             raise UserError(f"{branch_of(contributions)} is not applied to {checkout.path}")
-        applied = Applied.model_validate_json(note.read_text(encoding="utf-8"))
-        if applied.worktree.is_dir():
-            _require_untouched(applied)
+        applied = _found(checkout, Applied.model_validate_json(note.read_text(encoding="utf-8")))
         if checkout.has(applied.branch) and checkout.commit(applied.branch) != applied.base:
             raise UserError(f"branch {applied.branch} has commits of yours: delete it yourself, if they are elsewhere")
+        if applied.partial.exists():
+            raise UserError(f"{applied.partial} is in the way: move it elsewhere")
         journal = room / "apply.json"
         write_text(journal, applied.model_dump_json())
         if applied.worktree.is_dir():
             checkout.git("worktree", "move", applied.worktree, applied.partial)
-        note.unlink()
         _undo(checkout, applied)
+        note.unlink()
         journal.unlink()
+    return applied
+
+
+def _found(checkout: Checkout, noted: Applied) -> Applied:
+    """What was noted, with the worktree where git has it now; it holds the series and nothing else, or is gone.
+
+    Raises UserError where it is not where git believes it to be, and where it holds a person's work.
+    """
+    known = checkout.worktrees()
+    path = next((path for path, branch in known if branch == noted.branch), None)
+    if path in (known[0][0], checkout.path):
+        raise UserError(f"{path} is itself on branch {noted.branch}: put it on another first (git switch)")
+    if path is None:
+        if (noted.worktree / ".git").exists():
+            switch = Checkout(noted.worktree).command("switch", noted.branch)
+            raise UserError(f"{noted.worktree} is not on branch {noted.branch} any more: {switch} first")
+        return noted
+    if not (path / ".git").exists():
+        moved, gone = checkout.command("worktree", "repair", "FOLDER"), checkout.command("worktree", "prune")
+        raise UserError(f"{path} is not there: {moved} where you moved it, {gone} where you deleted it")
+    applied = noted.model_copy(update={"worktree": path})
+    _require_untouched(applied)
     return applied
 
 
 def _require_untouched(applied: Applied) -> None:
     worktree = Checkout(applied.worktree)
     if worktree.commit() != applied.base or worktree.working_tree() != applied.tree:
+        remove = shlex.join(["git", "worktree", "remove", "--force", str(applied.worktree)])
         raise UserError(
-            f"{applied.worktree} holds work of yours beside the series: keep it, or take it away yourself with "
-            f"git worktree remove --force {applied.worktree}"
+            f"{applied.worktree} holds work of yours beside the series: keep it, or take it away yourself with {remove}"
         )
+    ignored = [line[3:] for line in worktree.git("status", "--porcelain", "--ignored").splitlines() if line[0] == "!"]
+    if ignored:
+        more = f" and {len(ignored) - 1} more" if len(ignored) > 1 else ""
+        clean = worktree.command("clean", "-fdX")
+        raise UserError(f"{applied.worktree} holds what git ignores ({ignored[0]}{more}): keep it, or {clean} first")
 
 
 def _undo(checkout: Checkout, applied: Applied) -> None:
@@ -152,16 +176,15 @@ def _undo(checkout: Checkout, applied: Applied) -> None:
 
 @contextmanager
 def _locked(checkout: Checkout) -> Iterator[Path]:
-    """The folder of our notes in the repository, for one process at a time; a killed run's rest is undone first."""
-    room = checkout.common / "upstream-patch"
-    room.mkdir(exist_ok=True)
-    with (room / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another apply or unapply is at work on {checkout.path}: wait for it") from None
+    """The folder of our notes in the repository. What a killed run left is undone first, what fails is undone last."""
+    with checkout.locked() as room:
         _resume(checkout, room)
-        yield room
+        try:
+            yield room
+        except BaseException:
+            with suppress(UserError, OSError):  # what failed is what is told; the next run tries again
+                _resume(checkout, room)
+            raise
 
 
 def _resume(checkout: Checkout, room: Path) -> None:
@@ -182,9 +205,3 @@ def _resume(checkout: Checkout, room: Path) -> None:
         _undo(checkout, applied)
         print(f"what was stopped is undone: {applied.partial} and branch {applied.branch} are gone", file=sys.stderr)
     journal.unlink()
-
-
-def applied_of(checkout: Checkout) -> list[Applied]:
-    """What is applied to a checkout."""
-    notes = sorted((checkout.common / "upstream-patch" / "applied").glob("*.json"))
-    return [Applied.model_validate(json.loads(note.read_text(encoding="utf-8"))) for note in notes]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,30 +13,46 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.records.provenance import REDIRECTING
 from upstream_patch.series.planning import Reader
 
 _MARKS = ("mlx/version.h", "mlx/primitives.h")
 """Files by which MLX's own repository is known."""
+_SETTINGS = {
+    "color.grep": "false",
+    "core.fsmonitor": "false",
+    "core.quotePath": "true",
+    "core.safecrlf": "false",  # what we put into a worktree goes back into git as it is, whatever a checkout would make
+    "diff.context": "3",
+    "diff.orderFile": os.devnull,
+    "diff.suppressBlankEmpty": "false",
+    "i18n.logOutputEncoding": "UTF-8",
+    "log.showSignature": "false",
+}
+"""Settings of git that change what we read from it: its defaults, whatever a person's or a repository's files say."""
+_PINNED = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
 
 
 class GitError(UserError):
-    """A git command that failed; its own last words."""
+    """A git command that failed; all that it said, in one line."""
 
 
 def git(*arguments: str | Path, cwd: Path | None = None, given: str | None = None, index: Path | None = None) -> str:
     """What a git command printed. Raises GitError, or MissingTool where there is no git.
 
     Never asks for a password and never takes an optional lock; ``index`` is another index file than the checkout's.
+    Bytes that are not UTF-8 come and go as surrogates.
     """
-    environment = {**os.environ, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+    inherited = {name: value for name, value in os.environ.items() if name not in REDIRECTING}
+    environment = {**inherited, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
     if index is not None:
         environment["GIT_INDEX_FILE"] = str(index)
     try:
         done = subprocess.run(
-            ["git", *map(str, arguments)],
+            ["git", *_PINNED, *map(str, arguments)],
             cwd=cwd,
             env=environment,
-            input=None if given is None else given.encode(),
+            input=None if given is None else given.encode(errors="surrogateescape"),
             stdin=subprocess.DEVNULL if given is None else None,
             capture_output=True,
             check=False,
@@ -44,8 +62,9 @@ def git(*arguments: str | Path, cwd: Path | None = None, given: str | None = Non
             raise UserError(f"there is no folder {cwd}") from None
         raise MissingTool("there is no git on PATH", "install git") from None
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        raise GitError(f"git {' '.join(map(str, arguments[:2]))}: {said[-1] if said else f'exit {done.returncode}'}")
+        lines = (done.stderr or done.stdout).decode(errors="replace").splitlines()
+        said = " ".join(line.strip() for line in lines if line.strip() and not line.startswith("hint:"))
+        raise GitError(f"git {' '.join(map(str, arguments[:2]))}: {said or f'exit {done.returncode}'}")
     return done.stdout.decode(errors="surrogateescape")
 
 
@@ -57,6 +76,10 @@ class Checkout:
 
     def git(self, *arguments: str | Path, given: str | None = None, index: Path | None = None) -> str:
         return git(*arguments, cwd=self.path, given=given, index=index)
+
+    def command(self, *words: str) -> str:
+        """A git command on this checkout, as a person's shell takes it."""
+        return shlex.join(["git", "-C", str(self.path), *words])
 
     def commit(self, name: str = "HEAD") -> str:
         """Full id of a commit. Raises UserError where the checkout has none of that name."""
@@ -89,6 +112,29 @@ class Checkout:
         """The folder of the repository itself, which its worktrees share."""
         return Path(self.git("rev-parse", "--path-format=absolute", "--git-common-dir").strip())
 
+    @contextmanager
+    def locked(self) -> Iterator[Path]:
+        """The folder of our notes in the repository, for one process at a time, whichever worktree it names."""
+        room = self.common / "upstream-patch"
+        room.mkdir(exist_ok=True)
+        with (room / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"another apply, unapply or export is at work on {self.path}: wait for it") from None
+            yield room
+
+    def worktrees(self) -> list[tuple[Path, str | None]]:
+        """Where git believes every worktree to be, and the branch it is on. The first is the repository's own."""
+        found: list[tuple[Path, str | None]] = []
+        for line in self.git("worktree", "list", "--porcelain").splitlines():
+            word, _, value = line.partition(" ")
+            if word == "worktree":
+                found.append((Path(value), None))
+            elif word == "branch":
+                found[-1] = (found[-1][0], value.removeprefix("refs/heads/"))
+        return found
+
     def reader(self, commit: str = "HEAD") -> Reader:
         """Reads files as a commit holds them, whatever the working tree is like."""
         name = self.commit(commit)
@@ -111,12 +157,13 @@ class Checkout:
         branch = self.branch
         if branch is None:
             at = self.commit()[:12]
-            raise UserError(f"HEAD of {self.path} is detached at {at}: git -C {self.path} switch -c NAME first")
+            raise UserError(f"HEAD of {self.path} is detached at {at}: {self.command('switch', '-c', 'NAME')} first")
         return branch
 
     def require_history(self) -> None:
         if self.shallow:
-            raise UserError(f"{self.path} is a shallow clone: git -C {self.path} fetch --unshallow --tags first")
+            fix = self.command("fetch", "--unshallow", "--tags")
+            raise UserError(f"{self.path} is a shallow clone: {fix} first")
 
     def tree(self, commit: str, changed: Mapping[str, str]) -> str:
         """Id of the commit's tree with these texts in it. Writes objects only: no file, no index, no reference."""
@@ -172,7 +219,11 @@ def is_url(mlx: str) -> bool:
 
 
 def open_or_clone(mlx: str, cache: Path) -> Checkout:
-    """A checkout named by its path, or by a URL, which is cloned below ``cache`` once and fetched after that."""
+    """A checkout named by its path, or by a URL, which is cloned below ``cache`` once and fetched after that.
+
+    A clone of ours is on upstream's default branch, at upstream's commit. Raises UserError where somebody committed to
+    that branch, or changed its files.
+    """
     if not is_url(mlx):
         return open_checkout(Path(mlx))
     name = mlx.rstrip("/").rsplit("/", 1)[-1].removesuffix(".git") or "mlx"
@@ -180,12 +231,20 @@ def open_or_clone(mlx: str, cache: Path) -> Checkout:
     if not path.is_dir():
         partial = path.with_name(f"{name}.partial-{os.getpid()}")
         cache.mkdir(parents=True, exist_ok=True)
-        git("clone", "--quiet", "--filter=blob:none", mlx, partial)
+        git("clone", "--quiet", "--filter=blob:none", "--origin", "origin", mlx, partial)
         partial.rename(path)
         return open_checkout(path)
     checkout = open_checkout(path)
     if checkout.git("remote", "get-url", "origin").strip() != mlx:
         raise UserError(f"{path} is a clone of another repository than {mlx}: remove it, or name its path")
     checkout.git("fetch", "--quiet", "--tags", "origin")
-    checkout.git("checkout", "--quiet", "--detach", "origin/HEAD")
+    checkout.git("remote", "set-head", "origin", "--auto")
+    newest = checkout.git("symbolic-ref", "--short", "refs/remotes/origin/HEAD").strip()
+    branch = newest.removeprefix("origin/")
+    ours = f"refs/heads/{branch}"
+    if checkout.has(ours) and checkout.git("rev-list", "-1", ours, "--not", "--remotes=origin"):
+        fix = "name the folder itself with --mlx, or bring them to a clone of your own and remove it"
+        raise UserError(f"branch {branch} of {path} has commits that {mlx} has not: {fix}")
+    checkout.require_clean()
+    checkout.git("checkout", "--quiet", "-B", branch, newest)
     return checkout

@@ -28,6 +28,14 @@ def load(name: str) -> Contribution:
     return read(Path(__file__).parent / name / "series.toml")
 
 
+def load_each(names: Sequence[str]) -> list[Contribution]:
+    """Contributions in this order. Raises UserError where one is named twice: it cannot be applied to itself."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"{', '.join(twice)} is named twice: name each contribution once")
+    return [load(name) for name in names]
+
+
 def read(path: Path) -> Contribution:
     """The contribution that a file describes. Raises UserError, naming the place of what is wrong in it."""
     try:

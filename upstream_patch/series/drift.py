@@ -10,6 +10,7 @@ from upstream_patch.series.checkout import Checkout, GitError
 from upstream_patch.series.exporting import patch_id
 from upstream_patch.series.model import Contribution
 from upstream_patch.series.planning import Item, State, plan
+from upstream_patch.series.style import laid_out, layout
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ def base_commit(checkout: Checkout, contribution: Contribution) -> str:
     """The base's commit in this checkout. Raises UserError where it is not there, or its tag names another commit."""
     base = contribution.base
     if not checkout.has(base.tag):
-        raise UserError(f"{checkout.path} has no tag {base.tag}: git -C {checkout.path} fetch --tags origin first")
+        fetch = checkout.command("fetch", "--tags", "origin")
+        raise UserError(f"{checkout.path} has no tag {base.tag}: {fetch} first")
     commit = checkout.commit(base.tag)
     if base.commit is not None and not commit.startswith(base.commit):
         raise UserError(f"tag {base.tag} of {checkout.path} is {commit[:12]}, the series was made for {base.commit}")
@@ -55,10 +57,11 @@ def drift(checkout: Checkout, contribution: Contribution, upstream: str = "HEAD"
     """Compare the base with a commit of upstream. Raises UserError for a shallow clone and for one without the base."""
     checkout.require_history()
     base, head = base_commit(checkout, contribution), checkout.commit(upstream)
+    read = checkout.reader(head)
     files = list(dict.fromkeys(edit.file for edit in contribution.edits))
     since = f"{base}..{head}"
     words = {
-        word: checkout.git("log", "--format=%h %s", f"-G{word}", since, "--", *files).splitlines()
+        word: checkout.git("log", "--format=%h %s", "--no-textconv", f"-G{word}", since, "--", *files).splitlines()
         for word in contribution.keywords
         if files
     }
@@ -66,7 +69,7 @@ def drift(checkout: Checkout, contribution: Contribution, upstream: str = "HEAD"
         contribution=contribution.name,
         base=base,
         upstream=head,
-        items=plan([contribution], checkout.reader(head)).items,
+        items=plan([contribution], read, layout(read)).items,
         commits={path: checkout.commits(base, [path], head) for path in files},
         equal=_equal(checkout, contribution, base, head),
         symbols={name: _files_with(checkout, name, head) for name in contribution.symbols},
@@ -75,12 +78,13 @@ def drift(checkout: Checkout, contribution: Contribution, upstream: str = "HEAD"
 
 
 def _equal(checkout: Checkout, contribution: Contribution, base: str, head: str) -> list[str]:
-    planned = plan([contribution], checkout.reader(base))
+    planned = laid_out([contribution], checkout.reader(base))
     if not planned.changed:
         return []
     ours = patch_id(checkout, base, checkout.tree(base, planned.changed))
-    log = checkout.git("log", "-p", "--full-diff", "--no-merges", f"{base}..{head}", "--", *planned.changed)
-    theirs = [line.split() for line in checkout.git("patch-id", "--stable", given=log).splitlines()]
+    since = checkout.git("rev-list", "--no-merges", f"{base}..{head}", "--", *planned.changed)
+    patches = checkout.git("diff-tree", "--stdin", "-p", given=since)
+    theirs = [line.split() for line in checkout.git("patch-id", "--stable", given=patches).splitlines()]
     return [commit[:12] for identity, commit in theirs if identity == ours]
 
 

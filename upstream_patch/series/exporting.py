@@ -7,6 +7,7 @@ compares two of them. Its message is a hole, which a person fills.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 from datetime import UTC, datetime
@@ -18,8 +19,8 @@ from upstream_patch.errors import UserError
 from upstream_patch.files import write_text
 from upstream_patch.series.checkout import Checkout, GitError
 from upstream_patch.series.model import Contribution, Model, Name
-from upstream_patch.series.planning import Plan, plan
-from upstream_patch.series.style import formatted
+from upstream_patch.series.planning import Plan
+from upstream_patch.series.style import laid_out
 
 SUBJECT = "*** SUBJECT HERE ***"
 """git's own placeholder; the sending of a patch that holds it is to be refused."""
@@ -63,26 +64,35 @@ def export(checkout: Checkout, contribution: Contribution, out: Path, base: str 
     files as an overlay under ``patches/``, and ``version.json``. These hold MLX's text: they are not to be committed
     here. Raises UserError where the contribution does not apply, and where git does not know who you are.
     """
-    commit = checkout.commit(base)
-    read = checkout.reader(commit)
-    planned = plan([contribution], read)
-    planned.require()
-    planned = formatted(planned, read)
-    tree = checkout.tree(commit, planned.changed)
-    version = _known(checkout, contribution.name, commit, tree) or _new(checkout, contribution, commit, tree)
-    folder = out / contribution.name / f"v{version.number}"
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    diff = checkout.git("diff-tree", "-p", "--full-index", commit, version.tree)
-    _put(partial / f"{contribution.name}.diff", diff)
-    mail = ("format-patch", "--stdout", "--base", commit, f"--reroll-count={version.number}", "-1", version.commit)
-    _put(partial / f"{contribution.name}.patch", checkout.git(*mail))
-    for path, text in planned.changed.items():
-        _put(partial / "patches" / path, text)
-    _put(partial / "version.json", version.model_dump_json(indent=2) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    with checkout.locked():
+        commit = checkout.commit(base)
+        planned = laid_out([contribution], checkout.reader(commit))
+        planned.require()
+        tree = checkout.tree(commit, planned.changed)
+        version = _known(checkout, contribution.name, commit, tree) or _new(checkout, contribution, commit, tree)
+        folder = out / contribution.name / f"v{version.number}"
+        partial = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        _put(
+            partial / f"{contribution.name}.diff", checkout.git("diff-tree", "-p", "--full-index", commit, version.tree)
+        )
+        _put(partial / f"{contribution.name}.patch", checkout.git("format-patch", *_mail(version)))
+        for path, text in planned.changed.items():
+            _put(partial / "patches" / path, text)
+        _put(partial / "version.json", version.model_dump_json(indent=2) + "\n")
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
     return version, folder, planned
+
+
+def _mail(version: Version) -> tuple[str, ...]:
+    """Arguments of format-patch: one mail and nothing else, whatever a person's settings put into theirs."""
+    return (
+        *("--stdout", "--base", version.base, f"--reroll-count={version.number}", "--subject-prefix=PATCH"),
+        *("--src-prefix=a/", "--dst-prefix=b/", "--no-attach", "--no-cover-letter", "--no-thread", "--no-numbered"),
+        *("--no-signoff", "--no-signature", "--no-notes", "--no-from", "--no-add-header"),
+        *("-1", version.commit),
+    )
 
 
 def _put(path: Path, text: str) -> None:
@@ -145,7 +155,8 @@ def patch_id(checkout: Checkout, before: str, after: str) -> str:
 def compare(checkout: Checkout, name: str, one: int, other: int) -> str:
     """git's range-diff between two versions of a contribution."""
     ranges = [f"{version.base}..{version.commit}" for version in (of(checkout, name, one), of(checkout, name, other))]
-    return checkout.git("range-diff", *ranges)
+    # range-diff has no --no-textconv: a person's attributes must not name a program that shows files.
+    return checkout.git("-c", f"core.attributesFile={os.devnull}", "range-diff", "--no-color", *ranges)
 
 
 def _sha256(text: str) -> str:

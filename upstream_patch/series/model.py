@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{8,40}$")]
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
+_METHOD = re.compile(r"^    def (test_\w+)\(", re.MULTILINE)
 ANCHOR_LENGTH = 100
 """An anchor points at a place; it must not become a copy of MLX's text."""
 
@@ -114,8 +116,6 @@ class Contribution(Model):
     title: str
     """What it does, for lists; not a commit's subject, which a person writes."""
     base: Base
-    after: list[Name] = []
-    """Contributions that must be in before this one."""
     files: list[NewFile] = []
     edits: list[Edit] = []
     symbols: list[str] = []
@@ -124,6 +124,9 @@ class Contribution(Model):
     """Names that a library built with this change holds, and one without it does not."""
     keywords: list[str] = []
     """Words that a change to the same end would use in the files that this one edits."""
+    guards: list[str] = []
+    """New tests that pass on the base, too: they keep what the change must not break. Every other one must fail there
+    and so shows what the change is for."""
 
     @model_validator(mode="after")
     def _names_are_its_own(self) -> Contribution:
@@ -137,4 +140,12 @@ class Contribution(Model):
         both = {file.path for file in self.files} & {edit.file for edit in self.edits}
         if both:
             raise ValueError(f"{self.name}: {', '.join(sorted(both))} is new and edited")
+        unknown = sorted(set(self.guards) - set(self.new_tests))
+        if unknown:
+            raise ValueError(f"{self.name}: {', '.join(unknown)} guards, and no edit brings a test of that name")
         return self
+
+    @property
+    def new_tests(self) -> list[str]:
+        """Names of the test methods that the edits bring, in their order."""
+        return [name for edit in self.edits for name in _METHOD.findall(edit.lines)]

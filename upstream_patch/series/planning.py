@@ -9,7 +9,7 @@ from enum import Enum
 from upstream_patch.errors import UserError
 from upstream_patch.series import text
 from upstream_patch.series.contributions import new_text
-from upstream_patch.series.model import Contribution, Edit, NewFile
+from upstream_patch.series.model import Contribution, Edit
 
 Reader = Callable[[str], str | None]
 """Path -> text of a tree, None where there is no such file. Line ends are those of the file."""
@@ -64,8 +64,11 @@ class Plan:
             raise UserError("there is nothing to apply: all of it is already upstream")
 
 
-def plan(contributions: Sequence[Contribution], read: Reader) -> Plan:
-    """Plan the contributions in this order, each on what the one before it made."""
+def plan(contributions: Sequence[Contribution], read: Reader, layout: Callable[[str, str], str] | None = None) -> Plan:
+    """Plan the contributions in this order, each on what the one before it made.
+
+    ``layout`` gives a new file, by its path and text, the layout in which it is sent and may have come back.
+    """
     items: list[Item] = []
     changed: dict[str, str] = {}
     new: set[str] = set()
@@ -75,10 +78,12 @@ def plan(contributions: Sequence[Contribution], read: Reader) -> Plan:
 
     for contribution in contributions:
         for file in contribution.files:
-            item = _new_file(contribution, file, current(file.path))
+            ours = new_text(file)
+            sent = ours if layout is None else layout(file.path, ours)
+            item = _new_file(contribution, file.path, {ours, sent}, current(file.path))
             items.append(item)
             if item.state is State.APPLIES:
-                changed[file.path] = new_text(file)
+                changed[file.path] = sent
                 new.add(file.path)
         for path in dict.fromkeys(edit.file for edit in contribution.edits):
             edits = [edit for edit in contribution.edits if edit.file == path]
@@ -94,14 +99,15 @@ def plan(contributions: Sequence[Contribution], read: Reader) -> Plan:
     return Plan(tuple(items), {} if conflict else changed, frozenset() if conflict else frozenset(new))
 
 
-def _new_file(contribution: Contribution, file: NewFile, there: str | None) -> Item:
-    ours = new_text(file)
-    lines = f"{len(text.split(ours))} lines"
+def _new_file(contribution: Contribution, path: str, ours: set[str], there: str | None) -> Item:
+    """``ours`` are the layouts of our text."""
     if there is None:
-        return Item(contribution.name, "new", file.path, State.APPLIES, f"new file, {lines}")
-    if there.replace("\r\n", "\n") == ours:
-        return Item(contribution.name, "new", file.path, State.UPSTREAM, f"the same {lines} are there")
-    return Item(contribution.name, "new", file.path, State.CONFLICT, f"{file.path} is there, with another text")
+        lines = min(len(text.split(one)) for one in ours)
+        return Item(contribution.name, "new", path, State.APPLIES, f"new file, {lines} lines")
+    if there.replace("\r\n", "\n") in ours:
+        same = f"the same {len(text.split(there))} lines are there"
+        return Item(contribution.name, "new", path, State.UPSTREAM, same)
+    return Item(contribution.name, "new", path, State.CONFLICT, f"{path} is there, with another text")
 
 
 def _edit(contribution: Contribution, edit: Edit, there: str | None) -> Item:

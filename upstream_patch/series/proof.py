@@ -26,7 +26,7 @@ class Wheel:
     def reader(self) -> Reader:
         def read(path: str) -> str | None:
             file = self.include / path
-            return file.read_bytes().decode() if file.is_file() else None
+            return file.read_bytes().decode(errors="surrogateescape") if file.is_file() else None
 
         return read
 
@@ -84,10 +84,11 @@ def patched_headers(contributions: Sequence[Contribution], into: Path, wheel: Wh
         for path in dict.fromkeys(edit.file for edit in contribution.edits):
             if (into / path).is_file():
                 edits = [edit for edit in contribution.edits if edit.file == path]
-                _write(into / path, text.apply((into / path).read_bytes().decode(), edits))
+                there = (into / path).read_bytes().decode(errors="surrogateescape")
+                _write(into / path, text.apply(there, edits))
     return into
 
 
 def _write(path: Path, changed: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(changed.encode())
+    path.write_bytes(changed.encode(errors="surrogateescape"))

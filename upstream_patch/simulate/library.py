@@ -28,7 +28,6 @@ CACHE_VARIABLE = "UPSTREAM_PATCH_CACHE"
 _COMMON = ("-g1", "-fPIC", "-fno-exceptions", "-fno-rtti", "-ffp-contract=off", "-Wno-unknown-pragmas")
 _ENGINE = ("-std=c++17", "-O2", "-Wall", "-Wextra")
 _KERNEL = (
-    "-O1",
     "-fsanitize=thread",
     "-fsanitize=alignment,bool,enum,float-cast-overflow,integer-divide-by-zero,return,shift,signed-integer-overflow,"
     "unreachable",
@@ -184,7 +183,8 @@ def build(kernel: Kernel) -> Path:
     """The kernel's shared library; compiled when its hash is new. Raises SimulatorCompileError or MissingTool."""
     front = kernel.front
     cxx = compiler(front)
-    options = [*_COMMON, *_KERNEL, *_FRONT[front], *_HERE[front], *_FAMILY[cxx.family]]
+    optimize = "-O1" if kernel.many_launches else "-O0"
+    options = [*_COMMON, optimize, *_KERNEL, *_FRONT[front], *_HERE[front], *_FAMILY[cxx.family]]
     parts = [_identity(cxx), *options, _native_text(front), kernel.unit]
     parts += [part for file in sorted(kernel.files.items()) for part in file]
     home = cache_folder() / "simulate" / _digest(*parts)
@@ -201,16 +201,29 @@ def build(kernel: Kernel) -> Path:
                 path.write_text(text, encoding="utf-8")
             (work.folder / "unit.cpp").write_text(kernel.unit, encoding="utf-8")
             _run([*cxx.command, *options, "-c", "unit.cpp", "-o", "unit.o"], work.folder, kernel.name, front)
-            objects = [str(path) for path in engine()]
-            _run(
-                [*cxx.command, "-shared", *_LINK[cxx.family], *_WHOLE, "unit.o", *objects, "-o", "kernel.so"],
-                work.folder,
-                kernel.name,
-                front,
-            )
+            _link(kernel, cxx, work.folder)
             (work.folder / "unit.o").unlink()
             work.done()
     return library
+
+
+def _link(kernel: Kernel, cxx: Cxx, folder: Path) -> None:
+    parts = ["-shared", *_WHOLE, "unit.o", *map(str, engine()), "-o", "kernel.so"]
+    libraries = _loaded_libraries() if cxx.family == "zig" else []
+    if libraries:
+        # zig compiles libraries of its own before its first link, half a minute that these rarely need
+        with suppress(SimulatorCompileError):
+            return _run([*cxx.command, "-nostdlib", *parts, *libraries], folder, kernel.name, kernel.front)
+    _run([*cxx.command, *_LINK[cxx.family], *parts], folder, kernel.name, kernel.front)
+
+
+@cache
+def _loaded_libraries() -> list[str]:
+    """Files of the C library that this Linux process runs with, which a kernel will run with, too."""
+    with suppress(OSError):
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        return sorted(set(re.findall(r"/\S*/lib[cm](?:-[\d.]+)?\.so(?:\.\d+)?$", maps, re.MULTILINE)))
+    return []
 
 
 _whole: set[Path] = set()

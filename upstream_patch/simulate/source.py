@@ -39,6 +39,8 @@ class Kernel:
     """What a Metal library can launch, by the number that its first argument gives."""
     unit_of: Callable[[Mapping[str, str]], str] | None = field(default=None, compare=False, repr=False)
     """The unit of other files: that of a Metal kernel binds what its signature there says."""
+    many_launches: bool = False
+    """Worth optimizing: compiling takes two to three times as long then, and launches half the time."""
 
     @property
     def named_barriers(self) -> bool:
@@ -55,7 +57,7 @@ class Kernel:
         changed = text[:at] + new + text[at + len(old) :]
         files = {**self.files, file: changed}
         unit = self.unit if self.unit_of is None else self.unit_of(files)
-        return replace(self, name=f"{self.name}:{name}", files=files, unit=unit)
+        return replace(self, name=f"{self.name}:{name}", files=files, unit=unit, many_launches=False)
 
 
 def cuda_kernel(name: str, files: Mapping[str, str], function: str, shared_bytes: int) -> Kernel:
@@ -82,4 +84,5 @@ extern "C" const char* lane_sim_parameters() {{ return lane_sim::parameters(&{na
 
 def small_m_kernel(variant: Variant) -> Kernel:
     """The small-M kernel, from the very files that the GPU runs."""
-    return cuda_kernel(variant.name, closure("small_m"), variant.entry_function(), variant.shared_bytes)
+    kernel = cuda_kernel(variant.name, closure("small_m"), variant.entry_function(), variant.shared_bytes)
+    return replace(kernel, many_launches=True)

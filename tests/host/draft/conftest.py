@@ -38,7 +38,7 @@ from upstream_patch.records.rules import LEAST_CASES
 from upstream_patch.series import content_hash, load
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
-BASE, HEAD = "1" * 40, "2" * 40
+BASE, HEAD, TREE = "1" * 40, "2" * 40, "3" * 40
 SERIES = content_hash([load("folding"), load("cuda")])
 TIMED = "evidence/records/h200/a.json"
 
@@ -50,6 +50,7 @@ def proof(**changes: Any) -> SeriesProof:
         base_commit=BASE,
         contributions=("folding", "cuda"),
         series_sha256=SERIES,
+        tree=TREE,
         kernel_hashes={"small_m": kernel_hash.identity("small_m").hash},
         new_tests=(test,),
         base=SuiteRun(command="python test_quantized.py", ran=90, failed=(test, "test_known")),
@@ -84,6 +85,7 @@ def upstream(**changes: Any) -> Upstream:
         head_commit=HEAD,
         checked=NOW,
         series_sha256=SERIES,
+        tree=TREE,
         applies=True,
         touched=(),
         unformatted=None,

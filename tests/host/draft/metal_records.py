@@ -112,6 +112,7 @@ def built(evidence: Path, upstream: str) -> Path:
         upstream=upstream,
         contributions=["metal"],
         series_sha256=SERIES,
+        tree="3" * 40,
         options=[],
         tests="python/tests/test_quantized.py",
         new_tests=new,

@@ -156,6 +156,18 @@ BROKEN: tuple[tuple[str, str, Break, str], ...] = (
         "test_qmv fails with the series and not on the base",
     ),
     ("pr", "tests", series(new_tests=()), "the series has no new test"),
+    ("pr", "tests", series(guards=(test,)), "the series has no new test"),
+    (
+        "pr",
+        "tests",
+        series(
+            new_tests=(test, "test_kept"),
+            guards=("test_kept",),
+            base=SuiteRun(command="t", ran=9, failed=(test, "test_kept", "test_known")),
+        ),
+        "test_kept guards the base, and fails there",
+    ),
+    ("pr", "formatting", series(tree="4" * 40), "the bytes that were built are not those that are sent: install the"),
     ("pr", "benchmarks", series(series_sha256="6" * 64), "not of today's series: the text of the series changed since"),
     ("pr", "base", upstream(applies=False), "does not apply to 222222222222: correct what upstream-patch series check"),
     ("pr", "unaffected", series(unaffected=(FASTER,)), r"M7 is FASTER \(a.json\): nox -s bench -- --suite boundary"),

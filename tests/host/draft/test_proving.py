@@ -24,7 +24,7 @@ from upstream_patch.problem import Problem
 from upstream_patch.records import wheel_facts
 from upstream_patch.records.build_body import BuildBody, Matrix, SuiteRun
 from upstream_patch.records.schema import CaseResult, WheelBody, WheelRow
-from upstream_patch.series import applying, content_hash, load
+from upstream_patch.series import applying, content_hash, load, style
 from upstream_patch.series.checkout import open_checkout
 
 CHANGES = [load("folding"), load("cuda")]
@@ -55,7 +55,7 @@ def mlx(tmp_path: Path) -> Repository:
     return repository
 
 
-def built(upstream: str, **failed: dict[bool, list[str]]) -> BuildBody:
+def built(upstream: str, tree: str = "ef" * 20, **failed: dict[bool, list[str]]) -> BuildBody:
     """What fails by arm and TF32."""
     said = {"base": {False: [NEW, KNOWN], True: [NEW, KNOWN]}, "series": {False: [KNOWN], True: [KNOWN]}} | failed
     return BuildBody(
@@ -63,6 +63,7 @@ def built(upstream: str, **failed: dict[bool, list[str]]) -> BuildBody:
         upstream=upstream,
         contributions=["folding", "cuda"],
         series_sha256=content_hash(CHANGES),
+        tree=tree,
         options=[],
         tests="python/tests/test_quantized.py",
         new_tests=["test_new"],
@@ -75,6 +76,14 @@ def built(upstream: str, **failed: dict[bool, list[str]]) -> BuildBody:
         ],
         matrix=Matrix(cases=2, wrong=[], results="matrix.json"),
     )
+
+
+def sent(mlx: Repository) -> str:
+    """git's tree of a build of today's series."""
+    from upstream_patch.series.checkout import open_checkout
+
+    checkout = open_checkout(mlx.path)
+    return checkout.tree("HEAD", style.laid_out(CHANGES, checkout.reader()).changed)
 
 
 def in_wheel(synthetic: Any, **changes: Any) -> WheelBody:
@@ -162,7 +171,7 @@ def test_every_gate_opens_by_its_own_way_out(
     )
     head = mlx.git("rev-parse", "HEAD")
 
-    here.record(built(head), 100)
+    here.record(built(head, sent(mlx)), 100)
     here.status("pr")
     fixes = red()
     assert "tests" not in fixes

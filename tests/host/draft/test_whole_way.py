@@ -11,7 +11,7 @@ import pytest
 
 from tests.contract.fake_github import FakeGitHub, Repo, Stored
 from tests.contract.people import Scripted
-from tests.host.draft.conftest import BASE
+from tests.host.draft.conftest import BASE, TREE
 from tests.host.draft.test_proving import built, in_wheel, with_stock
 from upstream_patch import github
 from upstream_patch.draft import docs, inputs, proving
@@ -66,7 +66,7 @@ def test_from_records_to_the_edited_doc(
     clock = github.Clock(fake.clock.now, fake.clock.sleep)
     rehearsal.others()
     monkeypatch.setattr(proving, "refresh", refresh)  # what the gates say of the series is of these records
-    for age, record in enumerate((built(BASE), in_wheel(synthetic), with_stock(synthetic)), 100):
+    for age, record in enumerate((built(BASE, TREE), in_wheel(synthetic), with_stock(synthetic)), 100):
         rehearsal.record(record, age)
 
     finish(rehearsal, "issue")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from upstream_patch.machine import System
 from upstream_patch.series.model import Contribution
 
 IDENTITY = ("-c", "user.name=Test", "-c", "user.email=test@example.invalid", "-c", "commit.gpgsign=false")
@@ -87,3 +89,40 @@ def make_repository() -> Callable[[Path, Mapping[str, str]], Repository]:
 @pytest.fixture(scope="session")
 def make_standin() -> Callable[[list[Contribution]], dict[str, str]]:
     return standin
+
+
+PIN = "17.0.6"
+STYLED = {
+    ".clang-format": "BasedOnStyle: x\n",
+    ".pre-commit-config.yaml": f"repos:\n-   repo: https://example.invalid/mirrors-clang-format\n    rev: v{PIN}\n",
+}
+"""What makes a checkout name its clang-format."""
+
+
+@pytest.fixture
+def clang_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the pinned version on PATH, whose rules are one blank, never two, and 80 columns."""
+    program = tmp_path / "clang-format"
+    program.write_text(
+        f"#!{sys.executable}\nimport re, sys, textwrap\n"
+        f"if '--version' in sys.argv:\n    raise SystemExit(print('clang-format version {PIN}'))\n"
+        "chosen = [a.split('=')[1].split(':') for a in sys.argv if a.startswith('--lines')]\n"
+        "for number, line in enumerate(sys.stdin.read().splitlines(), 1):\n"
+        "    ours = not chosen or any(int(f) <= number <= int(l) for f, l in chosen)\n"
+        "    short = textwrap.fill(re.sub(' +', ' ', line), 80, break_long_words=False, break_on_hyphens=False)\n"
+        "    print(short if ours else line)\n"
+    )
+    program.chmod(0o755)
+    found = System.which
+    monkeypatch.setattr(
+        System, "which", lambda self, name: str(program) if name == "clang-format" else found(self, name)
+    )
+    monkeypatch.setattr(System, "site_folders", lambda self: [])
+
+
+@pytest.fixture
+def person(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody whom git knows."""
+    for who in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{who}_NAME", "A Person")
+        monkeypatch.setenv(f"GIT_{who}_EMAIL", "person@example.invalid")

@@ -272,5 +272,5 @@ def test_two_at_once_are_refused(repository: Any) -> None:
     room.mkdir()
     with (room / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="another apply or unapply is at work"):
+        with pytest.raises(UserError, match="another apply, unapply or export is at work"):
             apply(checkout, CHANGES)

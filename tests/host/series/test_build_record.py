@@ -29,6 +29,7 @@ def body(base: list[str], series: list[str], **changes: Any) -> BuildBody:
         "upstream": "ab" * 20,
         "contributions": ["cuda"],
         "series_sha256": "cd" * 32,
+        "tree": "ef" * 20,
         "options": ["-DMLX_BUILD_CUDA=ON"],
         "tests": "python/tests/test_quantized.py",
         "new_tests": ["test_new"],
@@ -38,12 +39,34 @@ def body(base: list[str], series: list[str], **changes: Any) -> BuildBody:
     return BuildBody(**given | changes)
 
 
+GUARD = {"guards": ["test_new"]}
+
+
+def test_what_a_guard_and_what_a_test_that_shows_the_change_must_do() -> None:
+    def said(made: BuildBody) -> tuple[list[str], list[str], list[str]]:
+        return made.proven, made.kept, made.unproven
+
+    one = ["test_new"]
+    assert said(body([NEW], [])) == (one, [], [])
+    assert said(body([], [])) == ([], [], one)
+    assert said(body([], [], **GUARD)) == ([], one, [])
+    assert said(body([NEW], [], **GUARD)) == ([], [], one)
+    assert said(body([], [NEW], **GUARD)) == ([], [], one)
+    for guard, base in ((GUARD, []), ({}, [NEW])):
+        whole = body(base, [], **guard)
+        for index, run in enumerate(whole.runs):  # skipped in one environment
+            if guard or run.arm == "series":
+                runs = [*whole.runs[:index], run.model_copy(update={"idle": one}), *whole.runs[index + 1 :]]
+                assert said(whole.model_copy(update={"runs": runs})) == ([], [], one)
+
+
 def test_its_facts_count_what_was_proven_and_what_was_broken(synthetic: Any) -> None:
     synthetic.write(body([NEW, OLD], []))
     values = {fact.id: fact.value for fact in derive(synthetic.load()) if fact.id.startswith("build.")}
     assert values == {
         "build.test.cuda.new_tests": 1,
         "build.test.cuda.proven": 1,
+        "build.test.cuda.kept": 0,
         "build.test.cuda.known": 1,
         "build.test.cuda.broken": 0,
         "build.test.cuda.matrix_wrong": 0,
@@ -63,7 +86,8 @@ def test_two_sides_of_other_environments_are_no_pair(synthetic: Any) -> None:
     [
         (body([NEW], [OLD]), r"1 tests fail with the series alone, first: test_quantized\.TestQuantized\.test_old"),
         (body([NEW], [NEW]), r"1 tests fail with the series alone, first: test_quantized\.TestQuantized\.test_new"),
-        (body([OLD], [OLD]), r"test_new passes on the base: it does not show the change"),
+        (body([OLD], [OLD]), r"test_new passes on the base and does not show the change"),
+        (body([NEW], [], **GUARD), r"test_new fails on the base or was skipped, and guards nothing"),
         (
             body([NEW], [], matrix=Matrix(cases=2, wrong=["case_1: wrong"], results="matrix.json")),
             r"1 complaints of our matrix about the built MLX, first: case_1: wrong",

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.machine import Answer, System
+from upstream_patch.errors import UserError
+from upstream_patch.machine import System
 from upstream_patch.series import Contribution
 from upstream_patch.series.building import Plan, build, pipeline, preflight
 from upstream_patch.series.checkout import open_checkout
@@ -64,6 +64,17 @@ CHANGE = Contribution.model_validate(
 )
 
 
+# As MLX, which takes what it compiled before by the module's name alone.
+CACHE = """import os
+from pathlib import Path
+kept = Path(os.environ.get("MLX_PTX_CACHE_DIR", {default!r})) / "module.ptx"
+if not kept.exists():
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("{new}")
+NEW = kept.read_text() == "True"
+"""
+
+
 class Pretend:
     """Makes an mlx package of what lies in the source; runs the real test runner on it."""
 
@@ -90,7 +101,10 @@ class Pretend:
             new = "new_kernel" in source and not self.faults.get("no_better")
             bits = self.faults.get("bits", {}).get(arm, (2, 4))
             (package / "__init__.py").touch()
-            (package / "core.py").write_text(f"FINE = {arm != self.faults.get('breaks')}\nNEW = {new}\nBITS = {bits}\n")
+            (package / "core.py").write_text(
+                CACHE.format(default=str(package.parents[3] / "ptx"), new=new)
+                + f"FINE = {arm != self.faults.get('breaks')}\nBITS = {bits}\n"
+            )
             return 0
         if "pip" in command:
             return 0
@@ -104,6 +118,9 @@ class Pretend:
         if "-c" in command:
             log.write_text(f"{package}\n")
             return 0
+        if self.faults.get("aborts") == arm and "only" in command:
+            log.write_text("invalid argument\nAborted\n")
+            return 134
         if self.faults.get("dies"):
             log.write_text("Segmentation fault\n")
             return 139
@@ -151,7 +168,13 @@ def test_a_new_test_fails_on_the_base_and_passes_with_the_series(planned: Any) -
     assert body.matrix is not None
     assert (body.matrix.cases, body.matrix.wrong) == (2, [])
     tests = [(command, env) for command, env in run.commands if command[1].endswith("unittest_json.py")]
-    assert [env for _, env in tests] == [{"MLX_ENABLE_TF32": "0"}, {}] * 2
+    assert [env.get("MLX_ENABLE_TF32") for _, env in tests] == ["0", "0", None, None] * 2
+    assert [command[3:] for command, _ in tests] == [("without", "test_new"), ("only", "test_new")] * 4
+    caches = [
+        env["MLX_PTX_CACHE_DIR"] for command, env in run.commands if "venv" not in command and "pip" not in command
+    ]
+    assert len(set(caches)) == len(caches) == 2 + len(tests) + 1
+    assert not any(Path(cache).exists() for cache in caches)
     # the very same file judges both
     assert len({command[2] for command, _ in tests}) == 1
     pips = [env["CMAKE_ARGS"] for command, env in run.commands if command[-1] == ".[dev]"]
@@ -185,6 +208,16 @@ def test_what_the_series_breaks_is_named(
     assert (body.broken, body.proven) == (broken, proven)
 
 
+def test_a_new_test_that_ends_its_process_has_failed_and_takes_no_other_with_it(planned: Any) -> None:
+    body, logs = build(planned(aborts="base")[0])
+    assert (body.broken, body.proven, body.known) == ([], ["test_new"], set())
+    base = body.runs[0]
+    assert (base.ran, base.failed) == (3, ["test_quantized.test_new (its process ended with exit code 134)"])
+    assert b"Ran 2 tests" in logs[base.log] and b"Aborted" in logs[base.log]
+    body, _ = build(planned(aborts="series")[0])
+    assert body.broken == ["test_quantized.test_new (its process ended with exit code 134)"]
+
+
 @pytest.mark.parametrize(
     ("faults", "told"),
     [
@@ -211,73 +244,3 @@ def test_metal_is_built_ahead_and_on_the_fly_with_a_target_that_has_nax(planned:
     pips = [env for command, env in run.commands if "pip" in command]
     assert [env["CMAKE_ARGS"].split()[-1] for env in pips] == ["-DMLX_METAL_JIT=OFF", "-DMLX_METAL_JIT=ON"] * 2
     assert {env["MACOSX_DEPLOYMENT_TARGET"] for env in pips} == {"26.2"}
-
-
-class Mac(System):
-    """A Mac of given versions; ``said`` are the answers of its commands."""
-
-    def __init__(self, sdk: str = "26.2", target: str | None = None, metal: bool = True) -> None:
-        super().__init__(name="Darwin", arch="arm64")
-        object.__setattr__(self, "said", {"sw_vers": "26.2", "cmake": "cmake version 4.1.0", "sdk": sdk})
-        object.__setattr__(self, "target", target)
-        object.__setattr__(self, "metal", metal)
-
-    said: dict[str, str]
-    target: str | None
-    metal: bool
-
-    def run(self, command: Sequence[str], timeout: float = 20.0) -> Answer:
-        if "metal" in command:
-            return Answer(0 if self.metal else 72)
-        return Answer(0, self.said["sdk" if command[0] == "xcrun" else command[0]])
-
-    def which(self, program: str) -> str | None:
-        return f"/usr/bin/{program}"
-
-    def environ(self, name: str) -> str | None:
-        return self.target
-
-
-def plenty(path: Path) -> int:
-    return 10**12
-
-
-@pytest.mark.parametrize(
-    ("mac", "missing"),
-    [
-        (Mac(), []),
-        (Mac(target="26.2"), []),
-        (Mac(target="11.0"), ["MACOSX_DEPLOYMENT_TARGET: 11.0, 26.2 needed"]),
-        (Mac(sdk="15.5"), ["macOS SDK: 15.5, 26.2 needed"]),
-        (Mac(metal=False), ["Metal toolchain: xcrun finds no metal"]),
-    ],
-)
-def test_what_a_mac_lacks_is_said_before_anything_is_built(mac: System, missing: list[str], tmp_path: Path) -> None:
-    found = preflight.findings("metal", tmp_path, mac, plenty)
-    assert [f"{one.name}: {one.detail}" for one in found if not one.ok] == missing
-    assert all(one.fix for one in found if not one.ok)
-
-
-def test_a_full_disk_and_a_bare_machine_are_one_line_with_every_way_out(tmp_path: Path) -> None:
-    class Bare(System):
-        def run(self, command: Sequence[str], timeout: float = 20.0) -> Answer:
-            return Answer(None)
-
-        def which(self, program: str) -> str | None:
-            return None
-
-        def glob(self, pattern: str) -> list[str]:
-            return []
-
-        def library(self, *names: str) -> Any:
-            return None
-
-    found = preflight.findings("cuda", tmp_path / "not" / "there", Bare(name="Linux"), lambda path: 10**9)
-    assert [one.name for one in found if not one.ok] == [
-        *("disk", "git", "cmake", "nvcc", "g++", "cudnn.h", "lapacke.h", "GPU"),
-    ]
-    with pytest.raises(
-        MissingTool, match=r"not ready to build MLX: disk: 1 GB free for .*30 GB needed; git: "
-    ) as raised:
-        preflight.require(found)
-    assert "\n" not in str(raised.value)

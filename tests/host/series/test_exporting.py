@@ -19,10 +19,7 @@ CODE = "ab" * 20
 
 
 @pytest.fixture
-def checkout(make_repository: Any, make_standin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
-    for who in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{who}_NAME", "A Person")
-        monkeypatch.setenv(f"GIT_{who}_EMAIL", "person@example.invalid")
+def checkout(make_repository: Any, make_standin: Any, tmp_path: Path, person: None) -> Checkout:
     return open_checkout(make_repository(tmp_path / "mlx", make_standin([CUDA])).path)
 
 
@@ -72,6 +69,13 @@ def test_a_version_is_never_replaced(checkout: Checkout, tmp_path: Path) -> None
     first, *_ = export(checkout, CUDA, tmp_path)
     with pytest.raises(UserError, match="update-ref"):
         checkout.git("update-ref", first.ref, first.base, "")
+
+
+def test_two_exports_at_once_are_refused(checkout: Checkout, tmp_path: Path) -> None:
+    with checkout.locked(), pytest.raises(UserError, match="another apply, unapply or export is at work on"):
+        export(checkout, CUDA, tmp_path)
+    assert (versions(checkout, "cuda"), list(tmp_path.glob("cuda*"))) == ([], [])
+    export(checkout, CUDA, tmp_path)
 
 
 def test_git_must_know_who_exports(checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The test that the series adds to MLX: passes on the installed wheel, fails where the change is missing."""
+"""The tests that the series adds to MLX: pass on the installed wheel, fail where the change is missing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import pytest
 mx = pytest.importorskip("mlx.core", reason="needs MLX: pip install 'mlx[cpu]'")
 from upstream_patch.series import load  # noqa: E402
 
-LINES = next(edit.lines for edit in load("cuda").edits if edit.file.endswith("test_quantized.py"))
 
-
-def run(module: Any) -> unittest.TestResult:
+def run(module: Any, change: str = "cuda") -> unittest.TestResult:
     """As a method of a test class whose file imports ``mx`` and ``product``, as MLX's does."""
     names: dict[str, Any] = {"mx": module, "product": product, "unittest": unittest}
-    exec(f"class TestQuantized(unittest.TestCase):\n{LINES}", names)
+    lines = next(edit.lines for edit in load(change).edits if edit.file.endswith("test_quantized.py"))
+    exec(f"class TestQuantized(unittest.TestCase):\n{lines}", names)
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(names["TestQuantized"]).run(result)
     return result
@@ -84,3 +83,44 @@ def test_it_fails_on_the_base_for_few_rows_only(capability: int, fails: bool) ->
 
 def test_a_wrong_result_fails_everywhere() -> None:
     assert run(OnCuda(lambda y, m: y + 0.01, 7)).failures
+
+
+class Batched(OnCuda):
+    """mlx.core on a CUDA GPU, as far as a batch of ``[B, 1, K]`` goes: ``taken`` gets its activations and result."""
+
+    def __init__(self, taken: Callable[[Any, Any], Any]) -> None:
+        super().__init__(same)
+        self.taken = taken
+
+    def quantized_matmul(self, x: Any, *rest: Any) -> Any:
+        y = super().quantized_matmul(x, *rest)
+        return y if x.ndim == 2 else self.taken(x, y)
+
+
+def refused(x: Any, y: Any) -> Any:
+    """As the base: an entry is a block in z."""
+    if x.shape[0] > 65535:
+        raise RuntimeError("invalid argument")
+    return y
+
+
+def test_the_test_of_folding_passes_on_the_wheel_and_where_rows_are_rows() -> None:
+    result = run(mx, "folding")
+    assert (result.testsRun, result.failures, result.errors, result.skipped) == (1, [], [], [])
+    module = Batched(lambda x, y: y)
+    result = run(module, "folding")
+    assert (result.failures, result.errors) == ([], [])
+    assert {shape for shape in module.rows if len(shape) == 3} == {(8, 1, 64), (33, 1, 64), (65536, 1, 64)}
+
+
+@pytest.mark.parametrize(
+    ("taken", "fails"),
+    [
+        (refused, ["65536"]),
+        (lambda x, y: y[::-1], ["8", "33", "65536"]),
+        (lambda x, y: mx.where(mx.arange(y.shape[0]).reshape(-1, 1, 1) < 65535, y, 0), ["65536"]),
+    ],
+)
+def test_the_test_of_folding_fails_on_the_base_and_where_rows_are_mixed_up(taken: Any, fails: list[str]) -> None:
+    result = run(Batched(taken), "folding")
+    assert [str(test).split("B=")[1].rstrip(")") for test, _ in (*result.errors, *result.failures)] == fails

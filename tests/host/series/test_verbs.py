@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,17 @@ from upstream_patch import recording
 from upstream_patch.cli.series import app
 from upstream_patch.contribution import Context, stages
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.recording import Stored
+from upstream_patch.recording import Stored, record_build
 from upstream_patch.series import load, wheel
-from upstream_patch.series.checkout import open_or_clone
+from upstream_patch.series.checkout import Checkout, open_or_clone
 
 CHANGES = [load(name) for name in ("folding", "cuda", "metal")]
 
 
 @pytest.fixture
-def repository(make_repository: Any, make_standin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    for who in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{who}_NAME", "A Person")
-        monkeypatch.setenv(f"GIT_{who}_EMAIL", "person@example.invalid")
+def repository(
+    make_repository: Any, make_standin: Any, tmp_path: Path, person: None, monkeypatch: pytest.MonkeyPatch
+) -> Any:
     monkeypatch.setenv("COLUMNS", "220")
     monkeypatch.chdir(tmp_path)
     return make_repository(tmp_path / "mlx", make_standin(CHANGES))
@@ -48,7 +48,7 @@ def test_from_check_to_what_was_sent(repository: Any, tmp_path: Path) -> None:
     applied = say("apply", *mlx, "metal")
     assert f"{tmp_path / 'mlx-metal'}: 6 files changed on branch upstream-patch/metal, nothing is committed" in applied
     assert "not formatted: the checkout names no clang-format" in applied
-    assert " add --all && git -C " in applied
+    assert f"git -C {tmp_path / 'mlx-metal'} add --all && git -c 'core.commentChar=#' -C " in applied
     assert f"upstream-patch series drift --mlx {tmp_path / 'mlx'} --contribution metal, which lets" in applied
     say("unapply", *mlx, "metal")
     assert repository.state() == before
@@ -96,6 +96,41 @@ def test_a_conflict_is_shown_with_the_commits_that_made_it_and_is_not_zero(repos
     assert "no contribution vulkan; known: cuda, folding, metal" in say("check", *mlx, "vulkan", code=2)
 
 
+def test_a_rival_of_the_same_name_is_a_conflict_for_drift_as_it_is_for_check(repository: Any) -> None:
+    repository.commit({"mlx/backend/cuda/quantized/qmm/qmm_small_m.cpp": "void qmm_small_m();\n"}, "Ours is better")
+    mlx = ("--mlx", str(repository.path), "cuda")
+    say("check", *mlx, code=1)
+    told = say("drift", *mlx, code=2)
+    assert "qmm_small_m.cpp is there, with another text (1 conflicts in all)" in told
+    assert told.endswith("upstream has a change like cuda, see above")
+
+
+@pytest.mark.parametrize("verb", ["check", "apply", "unapply", "status", "drift"])
+def test_a_contribution_is_named_once(verb: str, repository: Any) -> None:
+    before = repository.state()
+    told = "cuda is named twice: name each contribution once"
+    assert say(verb, "--mlx", str(repository.path), "cuda", "folding", "cuda", code=2) == told
+    assert repository.state() == before
+    with pytest.raises(UserError, match=told):
+        record_build("build", str(repository.path), names=["cuda", "cuda"])
+
+
+def test_the_commands_that_are_printed_work_where_paths_have_blanks(
+    repository: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into = tmp_path / "a folder; with $signs"
+    told = say("apply", "--mlx", str(repository.path), "--into", str(into), "cuda")
+    command = told.rsplit("own words: ", 1)[1].splitlines()[0]
+    repository.git("config", "core.commentChar", ";")
+    repository.git("config", "commit.cleanup", "verbatim")
+    monkeypatch.setenv("GIT_EDITOR", "sed -i '1s/^/My words/'")
+    subprocess.run(command, shell=True, check=True, capture_output=True)
+    assert Checkout(into).git("log", "-1", "--format=%B").strip() == "My words"
+    repository.git("checkout", "--quiet", "--detach")
+    told = say("apply", "--mlx", str(repository.path), "metal", code=2)
+    assert told.endswith(f"git -C {repository.path} switch -c NAME first")
+
+
 def test_a_url_is_cloned_once_and_then_fetched(repository: Any, tmp_path: Path) -> None:
     url = repository.path.as_uri()
     clone = open_or_clone(url, tmp_path / "cache")
@@ -104,8 +139,29 @@ def test_a_url_is_cloned_once_and_then_fetched(repository: Any, tmp_path: Path) 
     again = open_or_clone(url, tmp_path / "cache")
     assert again.path == clone.path
     assert (first, again.commit()) == (repository.git("rev-parse", "HEAD^"), newer)
+    assert (again.branch, again.git("status", "--porcelain")) == ("main", "")
     with pytest.raises(UserError, match="is a clone of another repository"):
         open_or_clone(f"{tmp_path.as_uri()}/elsewhere/mlx", tmp_path / "cache")
+
+
+def test_a_url_serves_every_apply_and_no_work_in_its_clone_is_lost(repository: Any, tmp_path: Path) -> None:
+    url, cache = repository.path.as_uri(), Path("out/mlx/mlx")
+    for _ in range(2):
+        say("apply", "--mlx", url, "cuda")
+        say("unapply", "--mlx", url, "cuda")
+        repository.commit({"other.txt": "more\n"})
+    repository.git("branch", "--move", "main", "trunk")  # upstream may rename its branch
+    newest = repository.commit({"other.txt": "even more\n"})
+    say("apply", "--mlx", url, "cuda")
+    clone = Checkout(tmp_path / cache)
+    assert (clone.branch, clone.commit()) == ("trunk", newest)
+    (clone.path / "other.txt").write_text("mine\n")
+    assert "has changes that are not committed (other.txt)" in say("check", "--mlx", url, code=2)
+    mine = type(repository)(clone.path).commit({}, "Mine")
+    repository.commit({"other.txt": "and more\n"})
+    told = say("check", "--mlx", url, code=2)
+    assert told.startswith(f"branch trunk of {cache} has commits that {url} has not")
+    assert clone.commit("trunk") == mine
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -14,13 +15,13 @@ from pathlib import Path
 
 from upstream_patch.errors import UserError
 from upstream_patch.machine import System, cuda_device
-from upstream_patch.records.build_body import BuildBody, Matrix, SuiteRun
+from upstream_patch.records.build_body import Arm, BuildBody, Matrix, SuiteRun
 from upstream_patch.series.building import preflight
 from upstream_patch.series.building.preflight import NAX_MACOS, TARGET_VARIABLE, Backend
 from upstream_patch.series.checkout import Checkout, GitError
 from upstream_patch.series.contributions import content_hash
 from upstream_patch.series.model import Contribution
-from upstream_patch.series.planning import plan
+from upstream_patch.series.style import laid_out
 
 TESTS = "python/tests/test_quantized.py"
 _RUNNER = Path(__file__).with_name("unittest_json.py")
@@ -62,6 +63,11 @@ class Plan:
     system: System = field(default_factory=System)
 
     @property
+    def new_tests(self) -> list[str]:
+        """Test methods that the series adds to the file that is run."""
+        return [name for contribution in self.contributions for name in contribution.new_tests]
+
+    @property
     def variants(self) -> tuple[bool | None, ...]:
         """Of MLX_METAL_JIT."""
         return (False, True) if self.backend == "metal" else (None,)
@@ -71,7 +77,7 @@ class Plan:
 class _Side:
     """One of the builds: the base or the series, and on Metal with kernels compiled ahead or on the fly."""
 
-    arm: str
+    arm: Arm
     jit: bool | None
     root: Path
 
@@ -96,20 +102,24 @@ def build(planned: Plan) -> tuple[BuildBody, dict[str, bytes]]:
     """Build both sides, test both, and return what came out and the logs by name.
 
     Raises MissingTool before anything is built where something is missing, UserError where the series does not apply,
-    a build fails, the kernels are not inside or a test of ours passes on the base. What the series breaks is in the
-    result (``broken``), for the caller to refuse.
+    a build fails or the kernels are not inside. What the series breaks, and new tests that show nothing, are in the
+    result (``broken``, ``unproven``), for the caller to refuse.
     """
     preflight.require(preflight.findings(planned.backend, planned.folder, planned.system))
     commit = planned.checkout.commit()
-    patched = plan(planned.contributions, planned.checkout.reader(commit))
+    patched = laid_out(planned.contributions, planned.checkout.reader(commit), planned.system)
     patched.require()
+    if patched.unformatted:
+        planned.told(f"not formatted: {patched.unformatted}")
+    trees = {"base": planned.checkout.tree(commit, {}), "series": planned.checkout.tree(commit, patched.changed)}
     options = cmake_options(planned.backend, planned.system)
     root = planned.folder.resolve()
-    runs: dict[tuple[str, bool | None, bool], SuiteRun] = {}
+    runs: list[SuiteRun] = []
     logs: dict[str, bytes] = {}
-    for arm, changed in (("base", {}), ("series", patched.changed)):
+    texts: dict[Arm, dict[str, str]] = {"base": {}, "series": patched.changed}
+    for arm, changed in texts.items():
         source = _Side(arm, None, root).source
-        _worktree(planned.checkout, source, commit, changed)
+        _worktree(planned.checkout, source, commit, changed, trees[arm])
         for jit in planned.variants:
             side = _Side(arm, jit, root)
             planned.told(f"building {arm}{'' if jit is None else f' with MLX_METAL_JIT {jit}'}; log: {side.log}")
@@ -117,14 +127,14 @@ def build(planned: Plan) -> tuple[BuildBody, dict[str, bytes]]:
             _require_kernels(planned, side, inside=arm == "series")
     # The series' own test file judges both sides: only so can a new test fail on the base.
     tests = _Side("series", None, root).source / TESTS
-    for arm, jit, tf32 in product(("base", "series"), planned.variants, (False, True)):
+    for arm, jit, tf32 in product(texts, planned.variants, (False, True)):
         side = _Side(arm, jit, root)
         planned.told(f"testing {arm}, TF32 {'on' if tf32 else 'off'}")
         name = "-".join(
             [arm, *([] if jit is None else [f"jit-{'on' if jit else 'off'}"]), f"tf32-{'on' if tf32 else 'off'}"]
         )
         run, log = _test(planned, side, tests, tf32, f"{name}.log")
-        runs[arm, jit, tf32] = run
+        runs.append(run)
         logs[f"{name}.log"] = log
     matrix = None
     if planned.backend == "cuda":
@@ -134,10 +144,12 @@ def build(planned: Plan) -> tuple[BuildBody, dict[str, bytes]]:
         upstream=commit,
         contributions=[contribution.name for contribution in planned.contributions],
         series_sha256=content_hash(planned.contributions),
+        tree=trees["series"],
         options=options,
         tests=TESTS,
-        new_tests=_new_tests(planned.contributions),
-        runs=list(runs.values()),
+        new_tests=planned.new_tests,
+        guards=[name for contribution in planned.contributions for name in contribution.guards],
+        runs=runs,
         matrix=matrix,
     )
     return body, logs
@@ -156,8 +168,11 @@ def cmake_options(backend: Backend, system: System) -> list[str]:
     return options
 
 
-def _worktree(checkout: Checkout, path: Path, commit: str, changed: Mapping[str, str]) -> None:
-    """A worktree of ours at a commit with these texts in it; ignored files, as of an earlier build, stay."""
+def _worktree(checkout: Checkout, path: Path, commit: str, changed: Mapping[str, str], tree: str) -> None:
+    """A worktree of ours at a commit with these texts in it; ignored files, as of an earlier build, stay.
+
+    Raises UserError where its files do not make ``tree``: what is built is to be what is sent, byte for byte.
+    """
     if path.is_dir():
         worktree = Checkout(path)
         try:
@@ -172,6 +187,8 @@ def _worktree(checkout: Checkout, path: Path, commit: str, changed: Mapping[str,
         file = path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(text.encode(errors="surrogateescape"))
+    if Checkout(path).working_tree() != tree:
+        raise UserError(f"{path} does not hold what was planned: a filter, a hook or an ignore rule of git changed it")
 
 
 def _install(planned: Plan, side: _Side, options: Sequence[str]) -> None:
@@ -201,7 +218,7 @@ def _require_kernels(planned: Plan, side: _Side, inside: bool) -> None:
     """The names that the series compiles are in its libraries and not in the base's: neither is taken for the other."""
     answer = side.environment.with_suffix(".answer")
     answer.unlink(missing_ok=True)
-    if planned.run([str(side.python), "-c", _QUESTION], side.root, {}, answer) != 0:
+    if _with_mlx(planned, side, ["-c", _QUESTION], answer) != 0:
         raise UserError(f"the MLX of {side.arm} was built and cannot be imported: {_last_line(answer)}")
     package = Path(answer.read_text(encoding="utf-8").splitlines()[-1])
     libraries = [path for pattern in _LIBRARIES for path in package.glob(pattern)]
@@ -212,17 +229,43 @@ def _require_kernels(planned: Plan, side: _Side, inside: bool) -> None:
             raise UserError(f"the MLX of {side.arm}, in {package}, {what} {name}: it is not what was to be built")
 
 
+def _with_mlx(
+    planned: Plan, side: _Side, arguments: Sequence[str], log: Path, variables: Mapping[str, str] | None = None
+) -> int:
+    """Run the Python of a side with a kernel cache that is empty: MLX keeps what it compiled by the module's name and
+    its own version, and neither changes with the source."""
+    with tempfile.TemporaryDirectory(prefix="ptx-", dir=side.root) as cache:
+        given = {**(variables or {}), "MLX_PTX_CACHE_DIR": cache}
+        return planned.run([str(side.python), *arguments], side.root, given, log)
+
+
 def _test(planned: Plan, side: _Side, tests: Path, tf32: bool, name: str) -> tuple[SuiteRun, bytes]:
+    """The old tests in one process, and each new one in its own: where the base refuses a launch of one, CUDA serves
+    that process no more."""
     log = side.root / "logs" / name
-    log.unlink(missing_ok=True)
     variables = {} if tf32 else {"MLX_ENABLE_TF32": "0"}
-    planned.run([str(side.python), str(_RUNNER), str(tests)], side.root, variables, log)
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    try:
-        said = json.loads(text.splitlines()[-1])
-        run = SuiteRun.model_validate({"arm": side.arm, "metal_jit": side.jit, "tf32": tf32, "log": name, **said})
-    except (IndexError, ValueError) as error:
-        raise UserError(f"the tests of {side.arm} ended without a result ({_last_line(log)}): {log}") from error
+    ran, skipped = 0, 0
+    failed: list[str] = []
+    idle: list[str] = []
+    texts: list[str] = []
+    for choice in (["without", *planned.new_tests], *(["only", new] for new in planned.new_tests)):
+        log.unlink(missing_ok=True)
+        code = _with_mlx(planned, side, [str(_RUNNER), str(tests), *choice], log, variables)
+        texts.append(log.read_text(encoding="utf-8", errors="replace") if log.is_file() else "")
+        try:
+            said = json.loads(texts[-1].splitlines()[-1])
+            ran, skipped, failed = ran + said["ran"], skipped + said["skipped"], failed + said["failed"]
+        except (IndexError, ValueError, TypeError, KeyError) as error:
+            if choice[0] == "without":
+                raise UserError(f"the tests of {side.arm} ended without a result ({_last_line(log)}): {log}") from error
+            ran, failed = ran + 1, [*failed, f"{tests.stem}.{choice[1]} (its process ended with exit code {code})"]
+        else:
+            idle += [choice[1]] if choice[0] == "only" and said["skipped"] == said["ran"] else []
+    text = "".join(texts)
+    log.write_text(text, encoding="utf-8")
+    run = SuiteRun(
+        arm=side.arm, metal_jit=side.jit, tf32=tf32, ran=ran, skipped=skipped, idle=idle, failed=failed, log=name
+    )
     return run, text.encode()
 
 
@@ -235,18 +278,10 @@ def _matrix(planned: Plan, side: _Side) -> tuple[Matrix, bytes]:
     _run(planned, side, [str(side.python), "-m", "pip", "install", str(clone)], side.root, {})
     into = side.root / "logs" / _MATRIX
     into.unlink(missing_ok=True)
-    planned.run([str(side.python), "-m", "upstream_patch.measure.built", str(into)], side.root, {}, side.log)
+    _with_mlx(planned, side, ["-m", "upstream_patch.measure.built", str(into)], side.log)
     try:
         data = into.read_bytes()
         said = json.loads(data)
         return Matrix(cases=len(said["results"]), wrong=said["wrong"], results=_MATRIX), data
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"our matrix ended without a result ({_last_line(side.log)}): {side.log}") from error
-
-
-def _new_tests(contributions: Sequence[Contribution]) -> list[str]:
-    """Names of the test methods that the series adds."""
-    lines = [
-        line for one in contributions for edit in one.edits if edit.file == TESTS for line in edit.lines.splitlines()
-    ]
-    return [line.split("(")[0].removeprefix("    def ") for line in lines if line.startswith("    def test_")]

@@ -53,7 +53,8 @@ def library(name: str, instances: Sequence[Staged]) -> Kernel:
 @cache
 def staged_kernel(q: Quantization) -> Kernel:
     """All instances of one quantization. Raises MissingTool without an MLX wheel."""
-    return library(f"staged_{q.dtype}_gs_{q.group_size}_b_{q.bits}", instances_of(q))
+    kernel = library(f"staged_{q.dtype}_gs_{q.group_size}_b_{q.bits}", instances_of(q))
+    return replace(kernel, many_launches=True)
 
 
 @cache

@@ -98,7 +98,8 @@ def stock_kernel(family: Family, quantization: Quantization, root: Path | None =
     Raises MissingTool without an MLX wheel, UserError where its headers are not what the simulator knows.
     """
     name = f"{family}_{quantization.dtype}_gs_{quantization.group_size}_b_{quantization.bits}"
-    return metal_kernel(name, quantization.instances(family), headers=HEADERS[family], root=root)
+    kernel = metal_kernel(name, quantization.instances(family), headers=HEADERS[family], root=root)
+    return replace(kernel, many_launches=True)
 
 
 @dataclass(frozen=True)
