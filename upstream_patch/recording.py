@@ -22,6 +22,7 @@ from upstream_patch.records.store import EVIDENCE, Root, write
 from upstream_patch.terminal import bar
 
 if TYPE_CHECKING:
+    from upstream_patch.records.forward import Forward
     from upstream_patch.resuming import Measurement
     from upstream_patch.series.building import Backend
 
@@ -119,8 +120,9 @@ def record_bench(
     return Stored(done.path, f"suite {suite}, {done.detail}")
 
 
-def record_request(command: str, evidence: Root = EVIDENCE, raw: Mapping[str, bytes] | None = None) -> Stored:
-    """The Metal request's operators on this Mac. Raises MissingTool where it is no M5."""
+def record_request(command: str, evidence: Root = EVIDENCE, forwards: Sequence[Forward] = ()) -> Stored:
+    """The Metal request's operators on this Mac, with passes of models that were measured. Raises MissingTool where it
+    is no M5."""
     from upstream_patch.contribution.m5 import need_record
     from upstream_patch.measure.m5.operators import run_table
     from upstream_patch.measure.suites import REQUEST_METAL
@@ -130,8 +132,9 @@ def record_request(command: str, evidence: Root = EVIDENCE, raw: Mapping[str, by
     except MissingTool as error:
         raise MissingTool(f"suite {REQUEST_METAL.name} runs on an M5 only ({error.what})", error.fix) from None
     with bar("operators") as advance:
-        body = run_table(gpu, progress=advance)
-    return Stored(record_metal(body, command, evidence, raw), f"{len(body.rows)} operators")
+        body = run_table(gpu, progress=advance).model_copy(update={"forwards": list(forwards)})
+    detail = f"{len(body.rows)} operators, {len(body.forwards)} passes of models"
+    return Stored(record_metal(body, command, evidence), detail)
 
 
 def record_profile(
@@ -298,9 +301,9 @@ def record_build(
     return Stored(path, f"{len(body.proven)} new tests fail on the base and pass with the series{kept}; {known}")
 
 
-def record_metal(body: Body, command: str, evidence: Root = EVIDENCE, raw: Mapping[str, bytes] | None = None) -> Path:
+def record_metal(body: Body, command: str, evidence: Root = EVIDENCE) -> Path:
     """What was measured of the staged Metal kernels on this Mac."""
-    return _store(body, command, evidence, raw, METAL)
+    return _store(body, command, evidence, kernel=METAL)
 
 
 def _resumable(

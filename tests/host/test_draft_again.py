@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from upstream_patch.draft import body, holes, managed
-from upstream_patch.draft.documents import CUDA_HOSTS
+from upstream_patch.draft.contributions import CUDA
 from upstream_patch.draft.documents import ISSUE as issue
 from upstream_patch.errors import UserError
 from upstream_patch.records.facts import Fact, derive
 
-TEST_HOSTS = ("test", *CUDA_HOSTS)
+TEST_HOSTS = ("test", *CUDA.hosts)
 
 
 @pytest.fixture
@@ -42,7 +42,8 @@ def test_every_prose_slot_is_an_open_hole(facts: list[Fact]) -> None:
 def test_a_written_draft_says_what_is_open(facts: list[Fact], tmp_path: Path) -> None:
     path = issue.write(tmp_path, facts, TEST_HOSTS)
     path.write_text(path.read_text().replace("TODO(person): links", "mine"))
-    assert [hole.id for hole in issue.open_holes(path)] == list(issue.required[:-1])
+    without = ["profiled", "decode"]  # tables that these facts have nothing for
+    assert [hole.id for hole in issue.open_holes(path)] == [*issue.required[:-1], *without]
 
 
 def test_holes_that_are_not_really_filled(facts: list[Fact]) -> None:

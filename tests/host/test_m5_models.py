@@ -51,11 +51,11 @@ def test_both_arms_run_in_turn_each_with_a_fresh_cache(model: Model, monkeypatch
     short, long = models.run_models(["mlx-community/Llama-3.2-1B-Instruct-4bit"])
     assert (short.tokens, long.tokens) == (128, 512)
     assert short.logits_error == 0.0
-    assert {len(times) for times in (short.stock_ms, short.ours_ms, short.aa_ms)} == {6}
+    assert {len(times) for times in (short.stock_ms, short.ours_ms, short.aa_ms)} == {12}
     assert min(*short.stock_ms, *short.ours_ms) > 0
     called = [which for which, tokens in model.called if tokens == 128]
-    # once each for the check, then six rounds of stock, ours, stock, every second one backwards
-    assert called == [stock, ours] + [stock, ours, stock] * 6
+    # once each for the check, then twelve rounds of stock, ours, stock, every second one backwards
+    assert called == [stock, ours] + [stock, ours, stock] * 12
     assert len(set(map(id, model.caches))) == len(model.caches)
     assert short.text.startswith("Llama-3.2-1B-Instruct-4bit, 128 tokens: ")
 
@@ -80,9 +80,9 @@ def test_of_a_prompts_pass_the_head_takes_the_last_token(
     whole = SimpleNamespace(model=Layers(), **({} if tied else {"lm_head": head}))
     monkeypatch.setattr(sys.modules["mlx_lm"], "load", lambda path: (SimpleNamespace(language_model=whole), None))
     found = models.run_models(["LiquidAI/d1-3B-4bit"])
-    assert [each.tokens for each in found] == [85, 643]
+    assert [(each.tokens, each.last_only) for each in found] == [(85, True), (643, True)]
     assert set(rows) == {(1, 1, 64)}
-    assert len(rows) == 2 * (2 + 3 * 6)
+    assert len(rows) == 2 * (2 + 3 * 12)
     monkeypatch.setattr(sys.modules["mlx_lm"], "load", lambda path: (model, None))
     with pytest.raises(UserError, match="Model keeps no layers apart from its head"):
         models.run_models(["LiquidAI/d1-3B-4bit"])

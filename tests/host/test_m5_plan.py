@@ -14,6 +14,7 @@ from upstream_patch.measure.m5 import bits, cases, models, slope
 from upstream_patch.measure.m5.plan import plan
 from upstream_patch.measure.suites import MODEL_PASSES, REQUESTED
 from upstream_patch.problem import Problem
+from upstream_patch.records import stats
 from upstream_patch.routing_metal import M5, AppleGpu
 
 
@@ -132,9 +133,10 @@ def test_rounds_turn_the_arms() -> None:
 
     times = slope.rounds({"stock": arm("stock", 9.0), "ours": arm("ours", 3.0), "aa": arm("aa", 9.0)})
     assert {name: [round(each, 6) for each in found] for name, found in times.items()} == {
-        **{"stock": [9.0] * 6, "ours": [3.0] * 6, "aa": [9.0] * 6},
+        **{"stock": [9.0] * 12, "ours": [3.0] * 12, "aa": [9.0] * 12},
     }
     counted = order[3:]
-    firsts = [slope._turned(["stock", "ours", "aa"], number)[0] for number in range(6)]
-    assert sorted(firsts) == ["aa", "aa", "ours", "ours", "stock", "stock"]
+    firsts = [slope._turned(["stock", "ours", "aa"], number)[0] for number in range(slope.ROUNDS)]
+    assert sorted(firsts) == ["aa"] * 4 + ["ours"] * 4 + ["stock"] * 4
+    assert slope.ROUNDS >= stats.ENOUGH_SAMPLES  # or no row gets a verdict
     assert {"stock", "ours", "aa"} == set(counted)

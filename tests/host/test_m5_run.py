@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from upstream_patch.machine import Gpu, Machine  # noqa: E402
 from upstream_patch.measure.m5 import bits, cases, layout, models, operators, slope  # noqa: E402
 from upstream_patch.problem import Problem  # noqa: E402
 from upstream_patch.records import facts, store  # noqa: E402
+from upstream_patch.records.forward import Forward  # noqa: E402
 from upstream_patch.records.kernel_hash import METAL, identity  # noqa: E402
 from upstream_patch.records.schema import BenchBody  # noqa: E402
 from upstream_patch.routing_metal import M5  # noqa: E402
@@ -173,8 +173,8 @@ def test_operators_become_a_record_with_facts_of_their_own_family(
         gpu=Gpu(name="Apple M5 Max", vendor="Apple", multiprocessors=40),
     )
     monkeypatch.setattr("upstream_patch.recording.probe", lambda: mac_book)
-    times = {"stock_ms": [9.0] * 6, "ours_ms": [4.0] * 6, "aa_ms": [9.0] * 6}
-    forward = models.Forward(model="LFM2.5-1.2B-Instruct-4bit", tokens=32, logits_error=0.01, **times)
+    times = {"stock_ms": [9.0] * 8, "ours_ms": [4.0] * 8, "aa_ms": [9.0] * 8}
+    forward = Forward(model="LFM2.5-1.2B-Instruct-4bit", tokens=32, logits_error=0.01, **times)
     monkeypatch.setattr(models, "run_models", lambda given: [forward])
     whole = m5_stages.stages(["folder/LFM2.5-1.2B-Instruct-4bit"])
     results = run_chain([each for each in whole if each.name in ("models", "operators")], context)
@@ -183,18 +183,19 @@ def test_operators_become_a_record_with_facts_of_their_own_family(
     assert store.verify(context.evidence) == []
     (loaded,) = store.load_all(context.evidence)
     assert loaded.record.kernel == identity(METAL)
-    assert [each.path for each in loaded.record.attachments] == [models.FILE]
-    assert isinstance(context.evidence, Path)
-    (kept,) = json.loads((context.evidence / "raw" / loaded.record.id / models.FILE).read_text())
-    assert models.Forward.model_validate(kept) == forward
     body = loaded.record.body
     assert isinstance(body, BenchBody)
+    assert body.forwards == [forward]
     (row,) = body.rows
     assert (row.route, row.protocol.order, row.protocol.copies) == ("qmm_t_nax, staged", "chain", 2)
     found = {fact.id: fact for fact in facts.derive([loaded])}
+    assert found["forward.m5max.LFM2.5-1.2B-Instruct-4bit.T32.speedup"].value == pytest.approx(2.25)
+    assert found["forward.m5max.LFM2.5-1.2B-Instruct-4bit.T32.verdict"].value == "FASTER"
     speedup = found["nax.m5max.64x2048.b4.g64.bf16.M8.hot.chain.speedup"]
     assert speedup.value == pytest.approx(3.0) and not speedup.stale
     changed = facts.derive([loaded], today=lambda name: "0" * 64)
+    stale = {fact.id.rpartition(".")[2] for fact in changed if fact.id.startswith("forward.") and fact.stale}
+    assert "ours_ms" in stale and "stock_ms" not in stale
     assert next(fact for fact in changed if fact.id == speedup.id).stale
 
 

@@ -132,8 +132,9 @@ def test_the_request_is_a_suite_of_an_m5_with_its_own_protocol() -> None:
     ]
     assert {(row.problem.dtype, row.problem.bits, row.problem.group_size) for row in request.rows} == {("bf16", 4, 64)}
     assert {(row.cache, row.order) for row in request.rows} == {("hot", "chain")}
-    assert Slope(64, 8, 3, 8, 6) == SLOPE
+    assert Slope(64, 8, 3, 8, 12) == SLOPE
     assert {one.name: one.tokens for one in MODEL_PASSES} == {
+        "d1-3B-4bit": (85, 643),
         "LFM2.5-1.2B-Instruct-4bit": (32,),
         "Llama-3.2-1B-Instruct-4bit": (128, 512),
         "Qwen3.5-4B-4bit": (32, 128),

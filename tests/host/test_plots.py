@@ -112,6 +112,14 @@ def test_other_protocols_layouts_and_formats_are_left_out(synthetic: Any) -> Non
     assert benchmarked(facts_of(synthetic), "test") == ()
 
 
+@pytest.mark.parametrize(("bits", "mapped"), [((4, 3), False), ((4, 3, 8), True)])
+def test_a_map_of_formats_has_at_least_three(synthetic: Any, bits: tuple[int, ...], mapped: bool) -> None:
+    row = synthetic.bench_row(7)
+    rows = [row.model_copy(update={"problem": row.problem.model_copy(update={"bits": each})}) for each in bits]
+    synthetic.write(synthetic.bench(rows, PROBE))
+    assert ("speedup" in plots(facts_of(synthetic), "test")[0]) is mapped
+
+
 def test_the_notes_come_from_the_record(synthetic: Any) -> None:
     body = synthetic.bench([synthetic.bench_row(7)])
     path = synthetic.write(body.model_copy(update={"notes": [f"{GRAPH_LIMITS}{graphs.RAISED}"]}))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from upstream_patch.cli.options import EVIDENCE, OUT, Evidence, Out, existing, read_facts
+from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, Out, existing, read_facts
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,35 +16,31 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Files for a person to finish: facts filled in, prose left as holes. In this order: `draft issue`, your "
     "words, `rules refresh`, `duplicates`, `status`, `file issue`; then `draft pr`, `draft link-back` and `draft docs` "
-    "the same way."
+    "the same way. With --contribution metal it is the change for Apple GPUs, which has an issue and a pull request."
 )
 Work = Annotated[Path, typer.Option("--out", help="The folder that drafts were written to.")]
 Draft = Annotated[str, typer.Argument(help="issue, pr, link-back or docs.")]
 
 
 @app.command("issue")
-def draft_issue(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+def draft_issue(contribution: Contributed = CONTRIBUTION, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
     """Write the issue: MLX's form, tables from facts, prose as holes for a person. Next: fill them, then `status`."""
-    from upstream_patch.draft.documents import ISSUE
-
-    _write(ISSUE, out, evidence)
+    _write(document("issue", contribution), out, evidence)
 
 
 @app.command("pr")
-def draft_pr(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
-    """Write the pull request's description the same way. It needs the filed issue, a build with the series, and your
-    branch with it. Next: `series apply`, your commit, `series drift`, then `status`."""
-    from upstream_patch.draft.documents import PR
+def draft_pr(contribution: Contributed = CONTRIBUTION, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+    """Write the pull request's description. It needs the filed issue, your branch, and a build with the series.
 
-    _write(PR, out, evidence)
+    Next: `series apply`, your commit, `series drift`, then `status`.
+    """
+    _write(document("pr", contribution), out, evidence)
 
 
 @app.command("link-back")
-def draft_link_back(out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
+def draft_link_back(contribution: Contributed = CONTRIBUTION, out: Out = OUT, evidence: Evidence = EVIDENCE) -> None:
     """Write the comment for lablup/mlxcel #725, once the issue and the pull request are filed. Next: `status`."""
-    from upstream_patch.draft.documents import LINK_BACK
-
-    _write(LINK_BACK, out, evidence)
+    _write(document("link-back", contribution), out, evidence)
 
 
 @app.command("docs")
@@ -54,6 +50,7 @@ def draft_docs(
     ] = None,
     device: Annotated[str | None, typer.Option(help="The machine of the note, as hosts are named: gb10.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Edit the doc, when every gate of the note is open.")] = False,
+    contribution: Contributed = CONTRIBUTION,
     out: Out = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
@@ -62,14 +59,13 @@ def draft_docs(
     Next: `status`, then --doc PATH --write. It is the last step.
     """
     from upstream_patch.draft import docs
-    from upstream_patch.draft.documents import DOCS
 
-    work = out / "drafts"
+    note, work = document("docs", contribution), out / "drafts"
     if write and doc is None:
         raise UserError("--write needs the doc: --doc PATH")
     if device is not None:
         docs.name(work, device)
-    written = _write(DOCS, out, evidence)
+    written = _write(note, out, evidence)
     if doc is None:
         return
     before, after = docs.edited(doc, written, work)
@@ -86,6 +82,7 @@ def draft_docs(
 def draft_claims(
     draft: Draft,
     matched: Annotated[bool, typer.Option("--matched", help="Show, too, which fact each of the others is.")] = False,
+    contribution: Contributed = CONTRIBUTION,
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
@@ -94,39 +91,35 @@ def draft_claims(
     Next: correct them, then `status`.
     """
     from upstream_patch.draft import claims, managed
-    from upstream_patch.draft.documents import of_nvidia
 
-    drafted = document(draft)
+    drafted, facts = document(draft, contribution), read_facts(evidence)
     path = existing(out / "drafts" / drafted.file, folder=False)
-    judged = claims.judge(managed.read(path), of_nvidia(read_facts(evidence)), drafted.about(out / "drafts"))
+    judged = claims.judge(managed.read(path), drafted.contribution.of(facts), drafted.about(out / "drafts"))
     wrong = [one for one in judged if isinstance(one, claims.Remark)]
     for one in judged if matched else wrong:
         print(f"{path}: {one}")
     told = (
         f"{len(wrong)} claims without a fact: correct them" if wrong else "every number is a fact within its rounding"
     )
-    print(f"{told}; next: upstream-patch status {draft}")
+    print(f"{told}; next: upstream-patch status {draft}{drafted.contribution.option}")
     raise SystemExit(1 if wrong else 0)
 
 
 def _write(drafted: Document, out: Path, evidence: Path) -> Path:
     from upstream_patch.draft import proving
-    from upstream_patch.draft.documents import of_nvidia
     from upstream_patch.records import facts, store
 
-    records = store.load_all(existing(evidence))
+    records, about = store.load_all(existing(evidence)), drafted.contribution
     derived = facts.derive(records)
-    proving.refresh(out / "drafts", records, of_nvidia(derived))
+    proving.refresh(out / "drafts", records, about.of(derived), about)
     path = drafted.write(out / "drafts", derived)
     then = drafted.still_open(path) or "no hole is open"
-    print(f"{path}: {then}; next: upstream-patch status {drafted.name}")
+    print(f"{path}: {then}; next: upstream-patch status {drafted.name}{about.option}")
     return path
 
 
-def document(name: str) -> Document:
+def document(name: str, contribution: str = CONTRIBUTION) -> Document:
     """The draft of that name. Raises UserError where there is none."""
-    from upstream_patch.draft.documents import DOCUMENTS
+    from upstream_patch.draft import contributions, documents
 
-    if name not in DOCUMENTS:
-        raise UserError(f"no draft {name}: {', '.join(DOCUMENTS)}")
-    return DOCUMENTS[name]
+    return documents.find(name, contributions.named(contribution))

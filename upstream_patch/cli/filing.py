@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from upstream_patch.cli.draft import Work
-from upstream_patch.cli.options import EVIDENCE, OUT, Evidence, existing
+from upstream_patch.cli.draft import Work, document
+from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, existing
 
 if TYPE_CHECKING:
+    from upstream_patch.draft.contributions import Contribution
     from upstream_patch.filing.desk import Desk
     from upstream_patch.filing.send import Sent
 
@@ -25,9 +26,16 @@ Edition = Annotated[int, typer.Option(min=1, help="2 and on: another text, after
 
 
 @file_app.command("issue")
-def file_issue(rehearse: Rehearse = "", edition: Edition = 1, out: Work = OUT, evidence: Evidence = EVIDENCE) -> None:
+def file_issue(
+    rehearse: Rehearse = "",
+    edition: Edition = 1,
+    contribution: Contributed = CONTRIBUTION,
+    out: Work = OUT,
+    evidence: Evidence = EVIDENCE,
+) -> None:
     """Send the issue, when every gate is open and you have typed where to. Next: `draft pr`."""
-    _sent(rehearse, edition, out, evidence, lambda desk: desk.issue(), "file issue", "draft pr")
+    about = document("issue", contribution).contribution
+    _sent(rehearse, edition, about, out, evidence, lambda desk: desk.issue(), "file issue", "draft pr")
 
 
 @file_app.command("pr")
@@ -38,24 +46,33 @@ def file_pr(
     ] = "",
     rehearse: Rehearse = "",
     edition: Edition = 1,
+    contribution: Contributed = CONTRIBUTION,
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
     """Send the pull request the same way, as a draft; you mark it ready on its page. Next: `draft link-back`."""
-    verb = f"file pr --head {head}"
-    _sent(rehearse, edition, out, evidence, lambda desk: desk.pull(head, fork), verb, "draft link-back")
+    about, verb = document("pr", contribution).contribution, f"file pr --head {head}"
+    _sent(rehearse, edition, about, out, evidence, lambda desk: desk.pull(head, fork), verb, "draft link-back")
 
 
 @app.command()
-def link(rehearse: Rehearse = "", edition: Edition = 1, out: Work = OUT, evidence: Evidence = EVIDENCE) -> None:
+def link(
+    rehearse: Rehearse = "",
+    edition: Edition = 1,
+    contribution: Contributed = CONTRIBUTION,
+    out: Work = OUT,
+    evidence: Evidence = EVIDENCE,
+) -> None:
     """Send the comment for lablup/mlxcel #725 the same way. Next: `draft docs`."""
-    _sent(rehearse, edition, out, evidence, lambda desk: desk.link(), "link", "draft docs --doc PATH")
+    about = document("link-back", contribution).contribution
+    _sent(rehearse, edition, about, out, evidence, lambda desk: desk.link(), "link", "draft docs --doc PATH")
 
 
 @app.command()
 def duplicates(
     draft: Annotated[str, typer.Argument(help="issue or pr: what you are about to file.")],
     query: Annotated[list[str] | None, typer.Option(help="Words to search for, instead of the usual ones.")] = None,
+    contribution: Contributed = CONTRIBUTION,
     out: Work = OUT,
 ) -> None:
     """Search MLX's issues and pull requests, open and closed, for the same subject. Next: read them, then `status`."""
@@ -65,17 +82,25 @@ def duplicates(
 
     if draft not in ("issue", "pr"):
         raise UserError(f"no search for {draft}: issue or pr")
+    about = document(draft, contribution).contribution
     with github.connect() as client:
-        path, found = room.search(draft, out / "drafts", client, github.Clock(), query or room.QUERIES)
+        path, found = room.search(draft, out / "drafts", client, github.Clock(), query or (), about)
     hits = room.hits(found)
     for hit in hits:
         print(f"#{hit.number}  {hit.kind}, {hit.state}  {hit.title}\n    {hit.url}")
     told = "read each, and say in your words how yours differs" if hits else "nothing says the same"
-    print(f"{path}: {len(hits)} hits: {told}; next: upstream-patch status {draft}")
+    print(f"{path}: {len(hits)} hits: {told}; next: upstream-patch status {draft}{about.option}")
 
 
 def _sent(
-    rehearse: str, edition: int, out: Path, evidence: Path, act: Callable[[Desk], Sent], verb: str, then: str
+    rehearse: str,
+    edition: int,
+    about: Contribution,
+    out: Path,
+    evidence: Path,
+    act: Callable[[Desk], Sent],
+    verb: str,
+    then: str,
 ) -> None:
     from upstream_patch import github
     from upstream_patch.filing.desk import Desk
@@ -83,10 +108,11 @@ def _sent(
 
     person = Terminal()
     with github.connect() as client:
-        desk = Desk(out / "drafts", existing(evidence), client, person, github.Clock(), edition, rehearse)
+        desk = Desk(out / "drafts", existing(evidence), client, person, github.Clock(), edition, rehearse, about)
         sent = act(desk)
     print(f"{sent.url} {'is there now' if sent.created else 'was there already: nothing was sent'}")
     if rehearse:
-        print(f"it was a rehearsal: close it when you have seen it; next: upstream-patch {verb}")
+        print(f"it was a rehearsal: close it when you have seen it; next: upstream-patch {verb}{about.option}")
     else:
-        print(f"next: upstream-patch {then}")
+        ends = about.refused.get(then.split()[1])
+        print(f"no {then}: {ends}" if ends else f"next: upstream-patch {then}{about.option}")

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from upstream_patch.cli.draft import Draft, Work, document
-from upstream_patch.cli.options import EVIDENCE, OUT, Evidence, Json, existing
+from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, Json, existing
 
 if TYPE_CHECKING:
+    from upstream_patch.draft.contributions import Contribution
     from upstream_patch.draft.gates import Gate
     from upstream_patch.draft.inputs import Filed
 
@@ -23,6 +24,7 @@ rules_app = typer.Typer(help="MLX's rules for contributors: what they are, and w
 @app.command()
 def status(
     drafts: Annotated[list[str] | None, typer.Argument(help="issue, pr, link-back, docs; all if left out.")] = None,
+    contribution: Contributed = CONTRIBUTION,
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
     as_json: Json = False,
@@ -32,18 +34,18 @@ def status(
 
     from rich.console import Console
 
-    from upstream_patch.draft import gates, inputs
+    from upstream_patch.draft import contributions, documents, gates, inputs
     from upstream_patch.terminal import show_gates
 
-    chosen = tuple(document(draft).name for draft in drafts or ()) or tuple(gates.FOR)
-    found = gates.status(out / "drafts", existing(evidence), chosen)
+    about = contributions.named(contribution)
+    found = gates.status(out / "drafts", existing(evidence), drafts or (), about=about)
     if as_json:
         print(json.dumps([asdict(gate) | {"open": gate.open} for gate in found], indent=2))
     else:
         show_gates(Console(), found)
-        filed = inputs.read(out / "drafts", "filed", inputs.Filed) or inputs.Filed()
-        for draft in chosen:
-            print(_next(draft, [gate for gate in found if gate.draft == draft], filed))
+        filed = inputs.read(out / "drafts", about.key("filed"), inputs.Filed) or inputs.Filed()
+        for draft in drafts or documents.all_of(about):
+            print(_next(draft, [gate for gate in found if gate.draft == draft], filed, about))
 
 
 _SENT_BY = {
@@ -55,16 +57,17 @@ _SENT_BY = {
 """Draft -> the verb that it is finished for."""
 
 
-def _next(draft: str, gates: Sequence[Gate], filed: Filed) -> str:
+def _next(draft: str, gates: Sequence[Gate], filed: Filed, about: Contribution) -> str:
     """One line: where a draft stands, and what comes next."""
-    if draft == "issue" and filed.issue:
-        return f"{draft}: filed as {filed.issue.url}; next: upstream-patch draft pr"
-    if draft == "pr" and filed.pr:
-        return f"{draft}: filed as {filed.pr.url}; next: upstream-patch draft link-back"
+    sent, then = {"issue": (filed.issue, "pr"), "pr": (filed.pr, "link-back")}.get(draft, (None, ""))
+    if sent:
+        ends = about.refused.get(then)
+        onward = f"no {then}: {ends}" if ends else f"next: upstream-patch draft {then}{about.option}"
+        return f"{draft}: filed as {sent.url}; {onward}"
     closed = [gate for gate in gates if not gate.open]
     if closed:
         return f"{draft}: {len(closed)} of {len(gates)} gates are not open; next: {closed[0].fix}"
-    return f"{draft}: every gate is open; next: upstream-patch {_SENT_BY[draft]}"
+    return f"{draft}: every gate is open; next: upstream-patch {_SENT_BY[draft]}{about.option}"
 
 
 @app.command()
@@ -72,6 +75,7 @@ def excuse(
     draft: Draft,
     gate: Annotated[str, typer.Argument(help="A gate that `status` shows red.")],
     because: Annotated[str, typer.Option(help="Your reason; it holds for the draft as it is now.")],
+    contribution: Contributed = CONTRIBUTION,
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
@@ -82,9 +86,10 @@ def excuse(
     from upstream_patch.draft import gates
     from upstream_patch.filing.person import Terminal
 
+    about = document(draft, contribution).contribution
     Terminal("excuse a gate")
-    path = gates.excuse(document(draft).name, gate, because, out / "drafts", existing(evidence))
-    print(f"{path}: recorded; next: upstream-patch status {draft}")
+    path = gates.excuse(draft, gate, because, out / "drafts", existing(evidence), about=about)
+    print(f"{path}: recorded; next: upstream-patch status {draft}{about.option}")
 
 
 @rules_app.command("show")

@@ -15,7 +15,7 @@ app = typer.Typer()
 
 @app.command()
 def reproduce(as_json: Json = False) -> None:
-    """Show two faults of stock MLX's Metal kernels in the simulator, as facts for reports of their own."""
+    """Show two faults of stock MLX's Metal kernels in the simulator, for other reports: no GPU has shown them yet."""
     from dataclasses import asdict
 
     from upstream_patch.correctness.stock_faults import observe

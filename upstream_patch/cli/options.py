@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 
 Evidence = Annotated[Path, typer.Option(help="Folder of the records.")]
+Contributed = Annotated[
+    str, typer.Option("--contribution", help="Which of the two changes it is about: cuda or metal.")
+]
 Out = Annotated[Path, typer.Option(help="Folder that drafts are written to.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on where a run stopped: measure all of it.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
@@ -29,6 +32,7 @@ Suite = Annotated[
 EVIDENCE = Path("evidence")
 OUT = Path("out")
 SUITE = "small-m"
+CONTRIBUTION = "cuda"
 
 
 def command_line() -> str:

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from upstream_patch.cli.options import EVIDENCE, OUT, Evidence, Json, Out, read_facts
+from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, Json, Out, read_facts
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def apply(
     evidence: Evidence = EVIDENCE,
 ) -> None:
     """Make a worktree with the change in it, on a branch of its own, uncommitted. The checkout stays as it is."""
+    from upstream_patch.draft.contributions import carrier
     from upstream_patch.series.applying import apply as put
     from upstream_patch.series.applying import message_of
     from upstream_patch.series.checkout import Checkout
@@ -81,7 +82,10 @@ def apply(
     add = Checkout(applied.worktree).command("add", "--all")
     print(f"to commit, in your own words: {add} && {shlex.join((*settings, *for_commit))}")
     where = shlex.quote(str(mlx))
-    print(f"next, when you have: upstream-patch series drift --mlx {where}, which lets the gates see your commit")
+    option = carrier(names or USUAL).option
+    print(
+        f"next, when you have: upstream-patch series drift --mlx {where}{option}, which lets the gates see your commit"
+    )
 
 
 @app.command()
@@ -178,16 +182,17 @@ def drift(
     names: Names = None,
     branch: Annotated[str, typer.Option(help="Yours, with the change; the one of `apply` if left out.")] = "",
     as_json: Json = False,
+    contribution: Contributed = CONTRIBUTION,
     out: Out = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
     """How upstream's HEAD differs from the base, and whether the change is in; exit 2 on a conflict. `status` asks."""
-    from upstream_patch.draft import proving
-    from upstream_patch.draft.documents import of_nvidia
+    from upstream_patch.draft import contributions, proving
     from upstream_patch.records import facts, store
     from upstream_patch.series import NAMES
     from upstream_patch.series.drift import drift as compute
 
+    about = contributions.named(contribution)
     checkout = _checkout(mlx, out)
     drifts = [compute(checkout, one) for one in _contributions(names or list(NAMES))]
     if as_json:
@@ -197,10 +202,10 @@ def drift(
         for one in drifts:
             _show_drift(one)
     records = store.load_all(evidence) if evidence.is_dir() else []
-    proof = proving.prove(records, of_nvidia(facts.derive(records)))
-    proving.compare(out / "drafts", checkout, proof, branch=branch)
+    proof = proving.prove(records, about.of(facts.derive(records)), about)
+    proving.compare(out / "drafts", checkout, proof, branch=branch, about=about)
     if not as_json:
-        print("next: upstream-patch status pr")
+        print(f"next: upstream-patch status pr{about.option}")
     conflicts = [item for one in drifts for item in one.conflicts]
     if conflicts:
         like = sorted({one.contribution for one in drifts if one.conflicts and one.upstreamed})

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from upstream_patch.contribution.chain import Context, Outcome, Result, Stage
 from upstream_patch.contribution.stages import STAGES as ALL
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.measure.m5.models import FILE, Forward
 from upstream_patch.measure.m5.plan import SETTINGS, STEPS
+from upstream_patch.records.forward import Forward
 from upstream_patch.routing_metal import AppleGpu
 
 NEEDS = "an Apple GPU of generation 17 or later (M5), macOS 26.2 or later, and MLX's wheel for it: pip install -e ."
@@ -57,9 +57,9 @@ def stages(models: Sequence[str] = ()) -> tuple[Stage, ...]:
     def operators(context: Context) -> Result:
         from upstream_patch.recording import record_request
 
-        raw = {FILE: json.dumps([each.model_dump() for each in forwards], indent=1).encode()} if forwards else None
-        stored = record_request(context.command, context.evidence, raw)
-        return Result(Outcome.RAN, f"{stored.detail}: {stored.path}")
+        stored = record_request(context.command, context.evidence, forwards)
+        then = "upstream-patch draft issue --contribution metal"
+        return Result(Outcome.RAN, f"{stored.detail}: {stored.path}", then)
 
     steps: dict[str, Callable[[Context], Result]] = {
         "layout": _layout,
@@ -71,7 +71,7 @@ def stages(models: Sequence[str] = ()) -> tuple[Stage, ...]:
         "models": run_models,
     }
     needs = {name: ("machine",) for name in STEPS} | {name: ("correctness",) for name in ("operators", "models")}
-    # the models' samples go beside the operators' record, so they come first
+    # the models' samples go into the operators' record, so they come first
     order = [*(name for name in STEPS if name not in ("operators", "models")), "models", "operators"]
     verify = next(stage for stage in ALL if stage.name == "records verify")
     return (Stage("machine", _machine), *(Stage(name, steps[name], needs[name]) for name in order), verify)

@@ -170,12 +170,12 @@ def _report(context: Context) -> Result:
 def _draft(name: str) -> Callable[[Context], Result]:
     def run(context: Context) -> Result:
         from upstream_patch.draft import proving
-        from upstream_patch.draft.documents import DOCUMENTS, of_nvidia
+        from upstream_patch.draft.documents import DOCUMENTS
         from upstream_patch.records import facts, store
 
         document, records = DOCUMENTS[name], store.load_all(context.evidence)
         derived = facts.derive(records)
-        proving.refresh(context.out / "drafts", records, of_nvidia(derived))
+        proving.refresh(context.out / "drafts", records, document.contribution.of(derived))
         path = document.write(context.out / "drafts", derived)
         holes = document.open_holes(path)
         lacks = sum(hole.id not in document.required for hole in holes)

@@ -9,12 +9,13 @@ from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
-from upstream_patch.draft import inputs, tables
+from upstream_patch.draft import inputs, metal_tables, tables
+from upstream_patch.draft.contributions import CUDA, Contribution
 from upstream_patch.draft.inputs import Filed, SeriesProof
 from upstream_patch.draft.tables import NO_CONDITIONS, NO_RECORD, Sheet
 from upstream_patch.problem import Problem
 from upstream_patch.records.decode_facts import conditions
-from upstream_patch.records.facts import MAKES, Fact
+from upstream_patch.records.facts import Fact
 
 MISSING = "TODO(record)"
 """Stands where a number or a link is missing that no person can write: no gate lets it through."""
@@ -30,13 +31,14 @@ class Given:
     """What a draft is made from."""
 
     facts: Sequence[Fact]
-    """Of machines with an NVIDIA GPU."""
+    """Of machines of the contribution's vendor."""
     hosts: Sequence[str]
     """In the order of the tables; those without facts are listed as not run."""
     series: SeriesProof | None = None
     filed: Filed = field(default_factory=Filed)
     device: str = inputs.Named().host
     """The host that a text about one machine names."""
+    contribution: Contribution = CUDA
 
     @cached_property
     def sheet(self) -> Sheet:
@@ -51,20 +53,32 @@ class Given:
 
 def _per_host(family: str, table: Callable[[Sheet, str], str]) -> Callable[[Given], str]:
     def block(given: Given) -> str:
-        shown = [host for host in given.hosts if (family, host) in given.have]
-        return "\n\n".join(f"#### {host}\n\n{table(given.sheet, host)}" for host in shown) or NO_RECORD
+        shown = {host: table(given.sheet, host) for host in given.hosts if (family, host) in given.have}
+        if all(text == NO_RECORD for text in shown.values()):
+            return _none(given, family)
+        return "\n\n".join(f"#### {host}\n\n{text}" for host, text in shown.items())
 
     return block
 
 
+def _none(given: Given, family: str) -> str:
+    """In place of a table; with ``TODO(record)`` where a draft must not go out without it."""
+    about = given.contribution
+    if family not in about.needed:
+        return NO_RECORD
+    ran = any(name in about.needed for name, _ in given.have)
+    return f"{MISSING}: {f'no record of {family}' if ran else about.unseen}: `{about.makes[family]}`"
+
+
 def _not_run(given: Given) -> str:
     """Hosts, and families of facts, of which there is no record, with the command that would make it."""
-    lines = []
+    lines, makes = [], given.contribution.makes
     for host in given.hosts:
-        missing = [family for family in MAKES if (family, host) not in given.have]
+        missing = [family for family in makes if (family, host) not in given.have]
         if missing:
-            what = "not run" if len(missing) == len(MAKES) else f"no record of {', '.join(missing)}"
-            lines.append(f"- {host}: {what} ({', '.join(f'`{MAKES[family]}`' for family in missing)})")
+            what = "not run" if len(missing) == len(makes) else f"no record of {', '.join(missing)}"
+            commands = dict.fromkeys(f"`{makes[family]}`" for family in missing)
+            lines.append(f"- {host}: {what} ({', '.join(commands)})")
     return "\n".join(lines) or "- every host has records"
 
 
@@ -89,7 +103,7 @@ def _machines(given: Given) -> str:
 def _commands(given: Given) -> str:
     """With their heading: outside the block, it would look like a person's answer to the hole above it."""
     lines = dict.fromkeys(f"- {fact.host}: `{fact.command}`" for fact in _record_facts(given.sheet))
-    none = (f"- {NO_RECORD}: `{command}`" for command in dict.fromkeys(MAKES.values()))
+    none = (f"- {NO_RECORD}: `{command}`" for command in dict.fromkeys(given.contribution.makes.values()))
     return "Commands that made the records:\n\n" + "\n".join(lines or none)
 
 
@@ -106,18 +120,20 @@ def _records(given: Given) -> str:
 
 
 def _script(given: Given) -> str:
-    return f"```python\n{script().rstrip()}\n```"
+    return f"```python\n{script(given.contribution).rstrip()}\n```"
 
 
-def script() -> str:
+def script(about: Contribution = CUDA) -> str:
     """The reproduction: one file that needs MLX only."""
-    return resources.files("upstream_patch.draft").joinpath("templates/reproduce.py.txt").read_text(encoding="utf-8")
+    name = f"templates/{about.key('reproduce')}.py.txt"
+    return resources.files("upstream_patch.draft").joinpath(name).read_text(encoding="utf-8")
 
 
 def _tests(given: Given) -> str:
     """The new tests on the base and with the series."""
     if given.series is None:
         return f"{MISSING}: no MLX was built from source with the series"
+    given.sheet.get(f"record.{Path(given.series.record).stem}.command")  # so that the lists of records have it
     base, patched = given.series.base, given.series.patched
     body = [
         [f"`{name}`", *("failed" if name in run.failed else "passed" for run in (base, patched))]
@@ -187,6 +203,8 @@ BLOCKS: Mapping[str, Callable[[Given], str]] = {
     "profiled": _per_host("ncu", tables.profiled),
     "ours": _per_host("small_m", tables.ours_against_stock),
     "decode": _per_host("decode", tables.decode),
+    "operators": _per_host("nax", metal_tables.operators),
+    "models": _per_host("forward", metal_tables.models),
     "correctness": _per_host("correctness", tables.correctness),
     "not_run": _not_run,
     "script": _script,

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from upstream_patch.draft import build_checks, claims, holes, inputs, managed, rendered, rules
+from upstream_patch.draft.blocks import MISSING
 from upstream_patch.draft.inputs import Duplicates
 from upstream_patch.draft.look import FRESH_HOURS, OK, Finding, Look
 from upstream_patch.errors import UserError
@@ -45,12 +46,12 @@ def _holes(look: Look) -> Finding:
     why, fix = [], []
     if words:
         why.append(", ".join(f"{hole.id} (line {hole.line})" for hole in words))
-        fix.append(f"write them in {look.file}")
+        fix.append(f"fill the holes in {look.file}")
     if records:
-        why.append(
-            f"{len(records)} in tables wait for a record or a filing, first line {records[0].line}: {records[0].hint}"
-        )
-        fix.append(f"make it, then {look.again}")
+        first = records[0].hint.removeprefix(f"{MISSING}: ")
+        what = "value waits" if len(records) == 1 else "values wait"
+        why.append(f"{len(records)} {what} for a record or a filing, line {records[0].line} first: {first}")
+        fix.append(f"make or file what is missing, then {look.again}")
     return Finding("open", f"open: {'; '.join(why)}", "; ".join(fix))
 
 
@@ -66,7 +67,7 @@ def _claims(look: Look) -> Finding:
     found = claims.check(look.text, look.facts, look.document.about(look.work))
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        fix = f"upstream-patch draft claims {look.document.name} lists them; correct the words, or excuse them"
+        fix = f"{look.command('draft claims')} lists them; correct the words, or excuse them"
         code = "stale" if any(remark.stale for remark in found) else "unmatched"
         return Finding(code, f"{found[0]}{more}", fix, (look.seen_facts, *map(str, found)))
     return Finding(OK, "every number is a fact within its rounding", seen=(look.seen_facts,))
@@ -74,17 +75,18 @@ def _claims(look: Look) -> Finding:
 
 def _benchmarks(look: Look) -> Finding:
     """Facts of both arms; for the pull request also both builds of the series."""
+    about = look.document.contribution
     stems = [
         {
             fact.id.removesuffix(f".{arm}_us")
             for fact in look.facts
-            if fact.id.startswith("small_m.") and fact.id.endswith(f".{arm}_us") and not fact.stale
+            if fact.id.startswith(f"{about.family}.") and fact.id.endswith(f".{arm}_us") and not fact.stale
         }
         for arm in ("stock", "ours")
     ]
     both = stems[0] & stems[1]
     if not both:
-        return Finding("unmeasured", "no record times stock and ours", "nox -s bench on a CUDA GPU", (look.seen_facts,))
+        return Finding("unmeasured", "no record times stock and ours", about.bench, (look.seen_facts,))
     if look.document.name != "pr":
         return Finding(OK, f"{len(both)} problems timed in both arms", seen=(look.seen_facts,))
     return build_checks.benchmarks(look)
@@ -92,8 +94,8 @@ def _benchmarks(look: Look) -> Finding:
 
 def _duplicates(look: Look) -> Finding:
     """Searched among open and closed for this title, and each hit named by number in the person's words."""
-    found = inputs.read(look.work, f"duplicates_{look.document.name}", Duplicates)
-    fix = f"upstream-patch duplicates {look.document.name}"
+    found = inputs.read(look.work, look.key(f"duplicates_{look.document.name}"), Duplicates)
+    fix = look.command("duplicates")
     if found is None:
         return Finding("missing", "nobody has searched for duplicates", fix)
     seen = (found.model_dump_json(),)

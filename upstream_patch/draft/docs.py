@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from upstream_patch.draft import body, doc_edit, gates, inputs, managed
-from upstream_patch.draft.documents import CUDA_HOSTS, DOCS
+from upstream_patch.draft.contributions import CUDA
+from upstream_patch.draft.documents import DOCS
 from upstream_patch.errors import UserError
 from upstream_patch.files import write_text
 from upstream_patch.records.provenance import HOSTS
@@ -15,8 +16,8 @@ DIFF = "docs_continuous_batching.diff"
 
 def name(work: Path, device: str) -> Path:
     """Say which machine the note is about. Raises UserError for one without an NVIDIA GPU: the caveat is about CUDA."""
-    if device not in CUDA_HOSTS:
-        raise UserError(f"the caveat is about CUDA, and {device} is none of its machines: {', '.join(CUDA_HOSTS)}")
+    if device not in CUDA.hosts:
+        raise UserError(f"the caveat is about CUDA, and {device} is none of its machines: {', '.join(CUDA.hosts)}")
     return inputs.write(work, "device", inputs.Named(host=device))
 
 

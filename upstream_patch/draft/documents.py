@@ -10,18 +10,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from upstream_patch.draft import blocks, holes, inputs, managed
 from upstream_patch.draft.blocks import MISSING, Given
+from upstream_patch.draft.contributions import CUDA, METAL, Contribution
 from upstream_patch.draft.holes import Hole
 from upstream_patch.errors import UserError
 from upstream_patch.files import write_text
 from upstream_patch.records.facts import Fact
-from upstream_patch.records.provenance import HOSTS, TEST_HOST
-
-CUDA_HOSTS = tuple(host for host, product in HOSTS.items() if product.startswith("NVIDIA"))
+from upstream_patch.records.provenance import TEST_HOST
 
 
 @dataclass(frozen=True)
 class Document:
-    """One draft. Its template under ``templates/`` has the name of the draft."""
+    """One draft. Its template under ``templates/`` has the name of the draft, as its contribution spells it."""
 
     name: str
     file: str
@@ -30,14 +29,14 @@ class Document:
     """Holes that must be filled before the text can go anywhere."""
     prefix: str = ""
     """Of the title, as upstream's form has it."""
+    contribution: Contribution = CUDA
 
-    def write(self, work: Path, facts: Sequence[Fact], hosts: Sequence[str] = CUDA_HOSTS) -> Path:
+    def write(self, work: Path, facts: Sequence[Fact], hosts: Sequence[str] = ()) -> Path:
         """Write ``work/<file>``, or bring the blocks of the one there up to date, and return its path.
 
-        All drafts are about CUDA: of the facts, those of machines with an NVIDIA GPU are used. What a person wrote
-        between the blocks is kept, byte for byte. Raises UserError for a stale fact (with the command that renews it),
-        a block that was edited by hand or is gone, and facts of the synthetic host unless ``hosts`` names it (only
-        tests do).
+        Of the facts, those of machines of the contribution's vendor are used. What a person wrote between the blocks is
+        kept, byte for byte. Raises UserError for a stale fact (with the command that renews it), a block that was
+        edited by hand or is gone, and facts of the synthetic host unless ``hosts`` names it (only tests do).
         """
         path = work / self.file
         fresh = self.render(facts, hosts, work)
@@ -49,11 +48,11 @@ class Document:
     def render(
         self,
         facts: Sequence[Fact],
-        hosts: Sequence[str] = CUDA_HOSTS,
+        hosts: Sequence[str] = (),
         work: Path | None = None,
     ) -> str:
         """The draft as it is before a person touched it. ``work`` has the inputs of other rooms."""
-        given = _given(facts, hosts, work)
+        given = _given(self.contribution, facts, hosts or self.contribution.hosts, work)
         filled = {name: managed.block(name, make(given)) for name, make in blocks.BLOCKS.items() if name in self.blocks}
         environment = Environment(
             loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -67,7 +66,8 @@ class Document:
             bearing = [managed.block(f"for_{hole_id}", blocks.bearing(given, patterns))] if patterns else []
             return "\n".join([holes.mark(hole_id, hint), *bearing, holes.todo(hole_id)])
 
-        return environment.get_template(f"{self.name}.md.j2").render(blocks=filled, hole=hole, device=given.device)
+        template = environment.get_template(f"{self.contribution.key(self.name)}.md.j2")
+        return template.render(blocks=filled, hole=hole, device=given.device)
 
     def about(self, work: Path) -> str:
         """The host that all of it is about; empty where it is about several."""
@@ -119,25 +119,48 @@ DOCS = Document("docs", "docs_continuous_batching.md", ("device",), ("note",))
 DOCUMENTS: Mapping[str, Document] = {document.name: document for document in (ISSUE, PR, LINK_BACK, DOCS)}
 
 
-def _given(facts: Sequence[Fact], hosts: Sequence[str], work: Path | None) -> Given:
+METAL_ISSUE = Document(
+    "issue",
+    "issue_metal_qmm_t_nax.md",
+    ("operators", "models", "script", "commands", "correctness", "machines", "not_run", "records"),
+    ("title", "rule", "describe", "reproduce", "expected", "context", "disclosure", "links"),
+    prefix="[BUG]",
+    contribution=METAL,
+)
+METAL_PR = Document(
+    "pr",
+    "pr_metal_qmm_t_nax.md",
+    ("issue", "tests", "operators", "models", "correctness", "script", "commands", "machines", "not_run", "records"),
+    ("title", "rule", "disclosure", "change", "coverage", "benchmarks", "links"),
+    contribution=METAL,
+)
+_METAL = {document.name: document for document in (METAL_ISSUE, METAL_PR)}
+
+
+def all_of(about: Contribution) -> Mapping[str, Document]:
+    """A contribution's drafts by name, in order."""
+    return _METAL if about == METAL else DOCUMENTS
+
+
+def find(name: str, about: Contribution = CUDA) -> Document:
+    """Raises UserError where there is no such draft, with the reason where this contribution alone has none."""
+    if why := about.refused.get(name):
+        raise UserError(f"no {name} for {about.name}: {why}")
+    if name not in all_of(about):
+        raise UserError(f"no draft {name}: {', '.join(all_of(about))}")
+    return all_of(about)[name]
+
+
+def _given(about: Contribution, facts: Sequence[Fact], hosts: Sequence[str], work: Path | None) -> Given:
     if TEST_HOST not in hosts and any(fact.host == TEST_HOST for fact in facts):
         raise UserError("facts of host 'test' come from synthetic records, no draft may hold them")
-    facts = of_nvidia(facts)
+    facts = about.of(facts)
     others = dict.fromkeys(fact.host for fact in facts if fact.host not in hosts)
     return Given(
         facts=facts,
         hosts=[*hosts, *others],
-        series=inputs.read(work, "series", inputs.SeriesProof) if work else None,
-        filed=(inputs.read(work, "filed", inputs.Filed) if work else None) or inputs.Filed(),
+        series=inputs.read(work, about.key("series"), inputs.SeriesProof) if work else None,
+        filed=(inputs.read(work, about.key("filed"), inputs.Filed) if work else None) or inputs.Filed(),
         device=((inputs.read(work, "device", inputs.Named) if work else None) or inputs.Named()).host,
+        contribution=about,
     )
-
-
-def of_nvidia(facts: Sequence[Fact]) -> list[Fact]:
-    """Facts of machines with an NVIDIA GPU: the only ones that a draft about CUDA may hold or speak of."""
-    hosts = {
-        fact.host
-        for fact in facts
-        if fact.id.startswith("record.") and fact.id.endswith(".vendor") and str(fact.value).lower() == "nvidia"
-    }
-    return [fact for fact in facts if fact.host in hosts]

@@ -10,7 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from upstream_patch.draft import body, checks, excuses, managed, proving
-from upstream_patch.draft.documents import DOCUMENTS, of_nvidia
+from upstream_patch.draft.contributions import CUDA, Contribution
+from upstream_patch.draft.documents import Document, all_of, find
 from upstream_patch.draft.look import Look
 from upstream_patch.errors import UserError
 from upstream_patch.records import facts, store
@@ -92,47 +93,62 @@ class Ready:
 
 
 def status(
-    work: Path, evidence: Path, drafts: tuple[str, ...] = tuple(FOR), now: datetime | None = None
+    work: Path,
+    evidence: Path,
+    drafts: Sequence[str] = (),
+    now: datetime | None = None,
+    about: Contribution = CUDA,
 ) -> tuple[Gate, ...]:
-    """Every gate of the drafts, in order. ``work`` is the folder of the drafts (``out/drafts``).
+    """Every gate of the drafts, in order; of all of the contribution's where none is named. ``work`` is the folder of
+    the drafts (``out/drafts``).
 
     A draft that was never written has one gate, ``drafted``, which is red. ``now`` is given only in tests. Raises
     UserError where ``work`` or ``evidence`` holds something that cannot be read.
     """
     records = store.load_all(evidence)
-    derived = of_nvidia(facts.derive(records))
-    proving.refresh(work, records, derived)
-    return tuple(gate for draft in drafts for gate in _gates(draft, work, derived, now or datetime.now(UTC)))
+    derived = about.of(facts.derive(records))
+    proving.refresh(work, records, derived, about)
+    documents = [find(name, about) for name in drafts or all_of(about)]
+    return tuple(gate for one in documents for gate in _gates(one, work, derived, now or datetime.now(UTC)))
 
 
-def ready(draft: str, work: Path, evidence: Path, now: datetime | None = None) -> Ready:
+def ready(draft: str, work: Path, evidence: Path, now: datetime | None = None, about: Contribution = CUDA) -> Ready:
     """Title and body, when every gate of the draft is open. Raises GateClosed for the first that is not."""
-    gates = status(work, evidence, (draft,), now)
+    document = find(draft, about)
+    gates = status(work, evidence, (draft,), now, about)
     for gate in gates:
         if not gate.open:
             raise GateClosed(gate)
-    text = managed.read(work / DOCUMENTS[draft].file)
+    text = managed.read(work / document.file)
     together = hashlib.sha256("".join(gate.content_hash for gate in gates).encode()).hexdigest()
-    return Ready(DOCUMENTS[draft].title(text), body.body(text), together)
+    return Ready(document.title(text), body.body(text), together)
 
 
-def excuse(draft: str, name: str, because: str, work: Path, evidence: Path, now: datetime | None = None) -> Path:
+def excuse(
+    draft: str,
+    name: str,
+    because: str,
+    work: Path,
+    evidence: Path,
+    now: datetime | None = None,
+    about: Contribution = CUDA,
+) -> Path:
     """Record a person's reason to pass over what a red gate found. Raises UserError where there is nothing that may be
     excused."""
-    gate = next((gate for gate in status(work, evidence, (draft,), now) if gate.name == name), None)
+    gate = next((gate for gate in status(work, evidence, (draft,), now, about) if gate.name == name), None)
     if gate is None:
         raise UserError(f"{draft} has no gate {name}: {', '.join(FOR[draft])}")
     if gate.outcome is Outcome.GREEN:
         raise UserError(f"{draft}: {name} is green and needs no excuse")
-    return excuses.give(work, draft, name, gate.code, because, gate.content_hash, now)
+    return excuses.give(work, about.key(draft), name, gate.code, because, gate.content_hash, now)
 
 
-def _gates(draft: str, work: Path, derived: Sequence[Fact], now: datetime) -> Iterator[Gate]:
-    document = DOCUMENTS[draft]
+def _gates(document: Document, work: Path, derived: Sequence[Fact], now: datetime) -> Iterator[Gate]:
+    draft, about = document.name, document.contribution
     file = work / document.file
     if not file.exists():
         nothing = hashlib.sha256(b"").hexdigest()
-        fix = f"upstream-patch draft {draft}"
+        fix = f"upstream-patch draft {draft}{about.option}"
         yield Gate(draft, "drafted", Outcome.RED, "missing", f"there is no {file}", fix, nothing)
         return
     look = Look(document, work, managed.read(file), derived, now)
@@ -140,7 +156,7 @@ def _gates(draft: str, work: Path, derived: Sequence[Fact], now: datetime) -> It
         finding = checks.CHECKS[name](look)
         digest = checks.content_hash(look, finding)
         outcome, why, fix = Outcome.GREEN if finding.ok else Outcome.RED, finding.why, finding.fix
-        given = None if finding.ok else excuses.of(work, draft, name)
+        given = None if finding.ok else excuses.of(work, about.key(draft), name)
         if given and given.content_hash == digest and finding.code not in excuses.NEVER:
             outcome, why, fix = Outcome.EXCUSED, f"{why}; excused: {given.because}", ""
         elif given:

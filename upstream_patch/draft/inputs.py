@@ -50,6 +50,8 @@ class Cell(Input):
 class SeriesProof(Input):
     """``series.json``: MLX built without and with the series, from one base commit."""
 
+    record: str
+    """Path of the build's."""
     base_commit: Commit
     contributions: tuple[str, ...]
     series_sha256: Sha256

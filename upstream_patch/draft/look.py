@@ -45,7 +45,15 @@ class Look:
 
     @property
     def again(self) -> str:
-        return f"upstream-patch draft {self.document.name}"
+        return self.command("draft")
+
+    def command(self, verb: str) -> str:
+        """A verb of this draft, as a person types it."""
+        return f"upstream-patch {verb} {self.document.name}{self.document.contribution.option}"
+
+    def key(self, name: str) -> str:
+        """Of an input that is this contribution's alone."""
+        return self.document.contribution.key(name)
 
     @property
     def file(self) -> Path:
@@ -61,7 +69,7 @@ class Look:
 
     @cached_property
     def series(self) -> SeriesProof | None:
-        return inputs.read(self.work, "series", SeriesProof)
+        return inputs.read(self.work, self.key("series"), SeriesProof)
 
     @cached_property
     def seen_facts(self) -> str:

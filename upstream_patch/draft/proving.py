@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import median
 
 from upstream_patch.draft import inputs
+from upstream_patch.draft.contributions import CUDA
+from upstream_patch.draft.contributions import Contribution as Subject
 from upstream_patch.draft.inputs import Cell, SeriesProof, SuiteRun, Upstream
 from upstream_patch.errors import UserError
 from upstream_patch.records import kernel_hash, stats
@@ -21,28 +23,25 @@ from upstream_patch.series.applying import branch_of
 from upstream_patch.series.checkout import Checkout
 from upstream_patch.series.drift import base_commit
 
-USUAL = ("folding", "cuda")
-"""Contributions of the pull request about CUDA, where no build says which."""
 
-
-def refresh(work: Path, records: Sequence[LoadedRecord], facts: Sequence[Fact]) -> None:
+def refresh(work: Path, records: Sequence[LoadedRecord], facts: Sequence[Fact], about: Subject = CUDA) -> None:
     """Make ``series.json`` what the records say today; without a build among them there is none.
 
-    ``facts`` are those of the same records, of machines with an NVIDIA GPU.
+    ``facts`` are those of the same records, of machines with a GPU of the contribution's vendor.
     """
-    proof = prove(records, facts)
+    proof, name = prove(records, facts, about), about.key("series")
     if proof is None:
-        inputs.path(work, "series").unlink(missing_ok=True)
-    elif not inputs.path(work, "series").exists() or inputs.read(work, "series", SeriesProof) != proof:
-        inputs.write(work, "series", proof)
+        inputs.path(work, name).unlink(missing_ok=True)
+    elif not inputs.path(work, name).exists() or inputs.read(work, name, SeriesProof) != proof:
+        inputs.write(work, name, proof)
 
 
-def prove(records: Sequence[LoadedRecord], facts: Sequence[Fact]) -> SeriesProof | None:
-    """What the newest record of a CUDA build says, with the newest times of today's code beside it."""
+def prove(records: Sequence[LoadedRecord], facts: Sequence[Fact], about: Subject = CUDA) -> SeriesProof | None:
+    """What the newest record of a build of the backend says, with the newest times of today's code beside it."""
     built = [
         (loaded, loaded.record.body)
         for loaded in records
-        if isinstance(loaded.record.body, BuildBody) and loaded.record.body.backend == "cuda"
+        if isinstance(loaded.record.body, BuildBody) and loaded.record.body.backend == about.name
     ]
     if not built:
         return None
@@ -50,6 +49,7 @@ def prove(records: Sequence[LoadedRecord], facts: Sequence[Fact]) -> SeriesProof
     kernel = loaded.record.kernel
     base, patched = _suites(loaded.record.command, body)
     return SeriesProof(
+        record=loaded.path,
         base_commit=body.upstream,
         contributions=tuple(body.contributions),
         series_sha256=body.series_sha256,
@@ -59,8 +59,8 @@ def prove(records: Sequence[LoadedRecord], facts: Sequence[Fact]) -> SeriesProof
         guards=tuple(body.guards),
         base=base,
         patched=patched,
-        affected=tuple(_affected(records)),
-        unaffected=tuple(_unaffected(facts)),
+        affected=tuple(_affected(records)) if about == CUDA else (),  # nothing times a build for Metal
+        unaffected=tuple(_unaffected(facts, about)),
     )
 
 
@@ -73,7 +73,8 @@ def _suites(command: str, body: BuildBody) -> tuple[SuiteRun, SuiteRun]:
     failing = {name for name in new for test in broken if _method(test) == name}
     failed = [{_method(test) for test in tests} for tests in body.failed("base").values()]
     base = {name for name in new if (any if name in body.guards else all)(name in tests for tests in failed)}
-    wrong = body.matrix.wrong if body.matrix else ["our matrix was not run"]
+    lacking = [] if body.backend == "metal" else ["our matrix was not run"]  # a build for Metal has none
+    wrong = body.matrix.wrong if body.matrix else lacking
 
     def ran(arm: str) -> int:
         return min(run.ran for run in body.runs if run.arm == arm)
@@ -119,12 +120,12 @@ def _verdict(row: WheelRow) -> inputs.Verdict:
     return stats.verdict(ratio, noise, len(row.stock_us)).verdict.value
 
 
-def _unaffected(facts: Sequence[Fact]) -> Iterator[Cell]:
+def _unaffected(facts: Sequence[Fact], about: Subject) -> Iterator[Cell]:
     """Benchmark rows of today's kernel whose route is stock's."""
-    known = {fact.id: fact for fact in facts if fact.id.startswith("small_m.") and not fact.stale}
+    known = {fact.id: fact for fact in facts if fact.id.startswith(f"{about.family}.") and not fact.stale}
     for route in known.values():
         stem, _, name = route.id.rpartition(".")
-        if (name, route.value) == ("route", "stock"):
+        if name == "route" and about.leaves(str(route.value)):
             said = {part: known[f"{stem}.{part}"].value for part in ("stock_us", "ours_us", "verdict")}
             yield Cell.model_validate(
                 {
@@ -138,7 +139,12 @@ def _unaffected(facts: Sequence[Fact]) -> Iterator[Cell]:
 
 
 def compare(
-    work: Path, checkout: Checkout, proof: SeriesProof | None, now: datetime | None = None, branch: str = ""
+    work: Path,
+    checkout: Checkout,
+    proof: SeriesProof | None,
+    now: datetime | None = None,
+    branch: str = "",
+    about: Subject = CUDA,
 ) -> Path:
     """Write ``upstream.json``: the checkout's HEAD against the commit that was built, or, before any build, the base
     of the series; and ``branch``, by default the one that ``series apply`` makes, against the series.
@@ -146,7 +152,7 @@ def compare(
     Raises UserError for a shallow clone and for one without that commit.
     """
     checkout.require_history()
-    contributions = [load(name) for name in (proof.contributions if proof else USUAL)]
+    contributions = [load(name) for name in (proof.contributions if proof else about.series)]
     if proof and not checkout.has(proof.base_commit):
         built, fetch = proof.base_commit[:12], checkout.command("fetch", "--all")
         raise UserError(f"{checkout.path} has not {built}, which was built: {fetch} first")
@@ -161,7 +167,7 @@ def compare(
     commit, fault = _carrier(checkout, contributions, branch or branch_of(contributions), base, head, list(files))
     return inputs.write(
         work,
-        "upstream",
+        about.key("upstream"),
         Upstream(
             base_commit=base,
             head_commit=head,

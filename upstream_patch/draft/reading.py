@@ -31,6 +31,7 @@ _SIZED: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("m", re.compile(rf"(?<![\w.,]){_MANY}[\s-]rows?\b", re.IGNORECASE)),
     ("batch", re.compile(rf"(?<![\w.,]){_MANY}[\s-](?:\w+\s)?{_USERS}", re.IGNORECASE)),
     ("batch", re.compile(rf"\bbatch(?:es|[- ]sizes?)?(?:\s(?:of|is))?\s*=?\s*{_LIST}", re.IGNORECASE)),
+    ("tokens", re.compile(rf"(?<![\w.,]){_MANY}[\s-]tokens?\b(?!/|\sper|\sa\ssecond)", re.IGNORECASE)),
     ("for", re.compile(rf"\bfor\s{_MANY}(?!\s\w+\sof)", re.IGNORECASE)),
     ("bits", re.compile(rf"(?<![\w.,]){_MANY}[\s-]bits?\b", re.IGNORECASE)),
     (
@@ -46,6 +47,10 @@ _NAMES: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("dtype", {"bf16": "bf16", "bfloat16": "bf16", "f16": "f16", "fp16": "f16", "float16": "f16"}),
     ("mode", {"mxfp4": "mxfp4", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}),
 )
+_MODEL = re.compile(
+    r"\b(?:llama|gemma|qwen|mistral|phi|mixtral|deepseek|lfm|d1(?=-))[\w.-]*(?:\s\d+(?:\.\d+)*)?(?:[\s-]\d+(?:\.\d+)?[bB]\b)?",
+    re.IGNORECASE,
+)
 _SETTLED = tuple(
     re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     for pattern in (
@@ -60,7 +65,7 @@ _SETTLED = tuple(
         r"|Linux|kernel|toolkit|glibc|cuDNN|numpy|CMake|OpenAI|GPT|Claude|Gemini|Sonnet|Opus"
         r"|Codex)[\s-]v?\d+(?:\.\d+)*\b",
         r"\bC\+\+\d\d|\bISO \d+",
-        r"\b(?:llama|gemma|qwen|mistral|phi|mixtral|deepseek)[\w.-]*(?:\s\d+(?:\.\d+)*)?(?:[\s-]\d+(?:\.\d+)?[bB]\b)?",
+        _MODEL.pattern,
         r"\b\d+(?:\.\d+)?B(?=[\s-](?:models?|parameters?|params|weights|llama|qwen))",
         r"\b\d+(?:\s*(?:to|and|or|-|\u2013)\s*\d+)?[\s-](?:columns?|vectors?|tokens?(?!/|\sper|\sa\ssecond)|threads?"
         r"|warps?"
@@ -92,7 +97,8 @@ CARRIED = ("device", "m", "batch", *SHAPED)
 @dataclass(frozen=True)
 class Mention:
     kind: str
-    """``device``, ``m``, ``shape``, ``k``, ``n``, ``batch``, ``bits``, ``group_size``, ``dtype`` or ``mode``."""
+    """``device``, ``m``, ``shape``, ``k``, ``n``, ``batch``, ``tokens``, ``model``,
+    ``bits``, ``group_size``, ``dtype`` or ``mode``."""
     said: frozenset[object] | tuple[str, ...]
     """Sizes; shapes as (K, N); names of devices in their order."""
     start: int
@@ -134,8 +140,13 @@ class Reading:
         for match in self.devices.find(words):
             found.append(Mention("device", (match.group(),), *match.span()))
         words = _blank(words, found)
-        hosts = {self.devices.host(str(name)) for one in found for name in one.said}
-        found = [one for one in found if self.devices.member(str(*one.said)) not in hosts - {None}]
+        found += [
+            Mention("model", frozenset({plain(match.group())}), *match.span()) for match in _MODEL.finditer(words)
+        ]
+        hosts = {self.devices.host(str(name)) for one in found for name in one.said if one.kind == "device"}
+        found = [
+            one for one in found if one.kind != "device" or self.devices.member(str(*one.said)) not in hosts - {None}
+        ]
         for pattern in _SETTLED[:8]:
             words = pattern.sub(lambda match: " " * len(match.group()), words)
         for kind, pattern in _SIZED:
@@ -199,7 +210,17 @@ class Reading:
 
     def scope(self, number: Number) -> Scope:
         sizes: dict[str, frozenset[object]] = {}
-        for kinds in (("m",), ("batch",), SHAPED, ("bits",), ("group_size",), ("dtype",), ("mode",)):
+        for kinds in (
+            ("m",),
+            ("batch",),
+            ("tokens",),
+            ("model",),
+            SHAPED,
+            ("bits",),
+            ("group_size",),
+            ("dtype",),
+            ("mode",),
+        ):
             for one in self._near(number, kinds):
                 sizes[one.kind] = sizes.get(one.kind, frozenset()) | frozenset(one.said)
             if not any(kind in sizes for kind in kinds):
@@ -261,6 +282,11 @@ class Reading:
             elif said:
                 now[kind] = frozenset(size for sizes in said for size in sizes)
         return now
+
+
+def plain(model: str) -> str:
+    """A model's name without case and signs: ``Llama 3.2 1B`` begins ``Llama-3.2-1B-Instruct-4bit``."""
+    return re.sub(r"[^a-z0-9]", "", model.lower())
 
 
 def _limits(one: Mention) -> bool:

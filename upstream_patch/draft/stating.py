@@ -9,11 +9,14 @@ from functools import cache
 
 from upstream_patch.draft.comparing import Comparison
 from upstream_patch.draft.numbers import Number
-from upstream_patch.draft.reading import SHAPED, Scope
+from upstream_patch.draft.reading import SHAPED, Scope, plain
 from upstream_patch.problem import Problem, parse_problem
 from upstream_patch.records.facts import Fact
 
 _BATCH = re.compile(r"decode\..+\.B(\d+)\.")
+_FORWARD = re.compile(r"forward\.\w+\.(?P<model>.+)\.T(?P<tokens>\d+)\.")
+_ONLY = ("hot", "chain")
+"""The protocol of all rows of the staged Metal kernels: there it goes without saying."""
 _SPEEDUP = re.compile(r"speedup(?:_over_folded)?(?:_low|_high)?$")
 _FRACTION = re.compile(r"_(?:fraction|share)$")
 _ARM = re.compile(r"\.(stock|ours|folded|peer)(?=[._])")
@@ -42,6 +45,8 @@ class _Place:
 
     problem: Problem | None
     batch: int | None
+    forward: tuple[str, int] | None
+    """Model, as ``reading.plain`` has it, and tokens of a forward pass."""
     arm: str
     other: str
     """What a speedup is over; empty of all else."""
@@ -154,15 +159,26 @@ def _of(place: _Place, scope: Scope) -> bool:
         if "batch" not in sizes and any(kind in sizes for kind in SHAPED):
             return False
         return place.batch in sizes.get("batch", sizes.get("m", {place.batch}))
+    if place.forward is not None:
+        model, tokens = place.forward
+        named = [str(name) for name in sizes.get("model", ())]
+        fits = not named or any(model.startswith(name) for name in named)
+        return (
+            fits
+            and ("tokens" in sizes or not sizes.keys() & {"m", *SHAPED})
+            and tokens in sizes.get("tokens", {tokens})
+        )
     if problem is None:
         return True
+    if "tokens" in sizes and not sizes.keys() & {"m", *SHAPED}:
+        return False
     rows = sizes.get("m", sizes.get("batch"))
     if rows is not None and problem.m not in rows:
         return False
     if "shape" in sizes and (problem.k, problem.n) not in sizes["shape"]:
         return False
-    named = (kind for kind in ("k", "n", "bits", "group_size", "dtype", "mode") if kind in sizes)
-    return all(getattr(problem, kind) in sizes[kind] for kind in named)
+    kinds = (kind for kind in ("k", "n", "bits", "group_size", "dtype", "mode") if kind in sizes)
+    return all(getattr(problem, kind) in sizes[kind] for kind in kinds)
 
 
 def past(hits: Sequence[Known], others: Sequence[Known], number: Number) -> Known | None:
@@ -200,10 +216,12 @@ def verdicts(facts: Sequence[Fact], scope: Scope, told: Comparison) -> list[Fact
     found = []
     for fact in facts:
         place = _place(fact.id)
-        plain = place.problem and fact.id.endswith(f".{place.problem.id}.verdict") and place.problem.layout == "mk"
+        only = ".hot.chain" if fact.id.startswith("nax.") else ""
+        ends = place.problem and f".{place.problem.id}{only}.verdict"
+        usual = place.problem and fact.id.endswith(str(ends)) and place.problem.layout == "mk"
         decode = place.batch is not None and fact.id.endswith(".speedup_verdict") and "batch" in scope.sizes
         other = "peer" if fact.id.startswith("peer.") else "stock"
-        if (plain or decode) and other == (told.other or "stock") and _of(place, scope):
+        if (usual or decode) and other == (told.other or "stock") and _of(place, scope):
             found.append(fact)
     return found
 
@@ -212,15 +230,18 @@ def verdicts(facts: Sequence[Fact], scope: Scope, told: Comparison) -> list[Fact
 def _place(fact_id: str) -> _Place:
     problem, rest = _problem(fact_id)
     batch, arm, parts = _BATCH.match(fact_id), _ARM.search(fact_id), rest.split(".")
+    forward = _FORWARD.match(fact_id)
+    spoken = frozenset(_ONLY if parts[0] == "nax" else ())
     share = bool(_FRACTION.search(fact_id))
     other = ("folded" if "_over_folded" in fact_id else "stock") if _SPEEDUP.search(fact_id) else ""
     return _Place(
         problem=problem,
         batch=int(batch[1]) if batch else None,
+        forward=(plain(forward["model"]), int(forward["tokens"])) if forward else None,
         arm=arm[1] if arm else "",
         other="peer" if other and parts[0] == "peer" else other,
-        kind=re.sub(r"\.B\d+\.", ".", rest),
-        needs=frozenset({*parts[:1], *parts[2:-1], *(["share"] if share else [])}) & _WORDS.keys(),
+        kind=re.sub(r"\.[BT]\d+\.", ".", rest),
+        needs=frozenset({*parts[:1], *parts[2:-1], *(["share"] if share else [])}) & _WORDS.keys() - spoken,
     )
 
 

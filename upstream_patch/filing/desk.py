@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from upstream_patch.draft import gates, inputs
+from upstream_patch.draft.contributions import CUDA, Contribution
 from upstream_patch.draft.gates import Ready
 from upstream_patch.draft.inputs import Filed, Link, Upstream
 from upstream_patch.errors import UserError
@@ -20,7 +21,6 @@ from upstream_patch.github import Clock, GitHub, Repository
 UPSTREAM = "ml-explore/mlx"
 DOWNSTREAM, THREAD = "lablup/mlxcel", 725
 """Where the downstream project waits for the change."""
-TOPIC = "cuda-small-m"
 
 
 class BranchMissing(UserError):
@@ -53,6 +53,7 @@ class Desk:
     """Another number is another text: for when the first one was closed and a new one is due."""
     rehearse: str = ""
     """The person's own fork, instead of the real place."""
+    contribution: Contribution = CUDA
 
     @property
     def receipts(self) -> Receipts:
@@ -80,12 +81,12 @@ class Desk:
                     f"{source} has no branch {branch}: push it yourself, from your MLX checkout: "
                     f"git push https://github.com/{source}.git {branch} (a tool or an agent must not)"
                 )
-            upstream = inputs.read(self.work, "upstream", Upstream)
+            upstream = inputs.read(self.work, self.contribution.key("upstream"), Upstream)
             seen = (upstream and upstream.branch) or "none"
             if commit != seen:
                 raise OtherCommit(
                     f"{source}'s {branch} is at {commit[:12]}, and the gates saw {seen[:12]}: push that commit "
-                    f"yourself, or let them see this one: nox -s drift -- --mlx PATH --branch {branch}"
+                    f"yourself, or let them see this one: {self.contribution.drift} --branch {branch}"
                 )
             return Post(
                 "pull request",
@@ -132,10 +133,12 @@ class Desk:
         return sent
 
     def _ready(self, draft: str) -> Ready:
-        return gates.ready(draft, self.work, self.evidence, datetime.fromtimestamp(self.clock.now(), UTC))
+        return gates.ready(
+            draft, self.work, self.evidence, datetime.fromtimestamp(self.clock.now(), UTC), self.contribution
+        )
 
     def _change_id(self, draft: str) -> str:
-        return f"{TOPIC}-{draft}-{self.edition}"
+        return f"{self.contribution.topic}-{draft}-{self.edition}"
 
     def _place(self, draft: str, login: str) -> Repository:
         """Where it goes. Raises UserError where that cannot take it, or is no fork of the person's own."""
@@ -156,9 +159,10 @@ class Desk:
 
     def _filed(self, draft: str, sent: Sent) -> None:
         if not self.rehearse and draft in Filed.model_fields:
-            before = inputs.read(self.work, "filed", Filed, self.github.api) or Filed()
+            name = self.contribution.key("filed")
+            before = inputs.read(self.work, name, Filed, self.github.api) or Filed()
             link = Link(number=sent.number, url=sent.url)
-            inputs.write(self.work, "filed", before.model_copy(update={draft: link}), self.github.api)
+            inputs.write(self.work, name, before.model_copy(update={draft: link}), self.github.api)
 
 
 def preview(post: Post, login: str, *, rehearsed: bool) -> str:

@@ -8,42 +8,48 @@ from pathlib import Path
 from typing import Literal
 
 from upstream_patch.draft import inputs, managed
-from upstream_patch.draft.documents import DOCUMENTS
+from upstream_patch.draft.contributions import CUDA, Contribution
+from upstream_patch.draft.documents import find
 from upstream_patch.draft.inputs import Duplicates, Filed, Hit, Search
 from upstream_patch.errors import UserError
 from upstream_patch.filing.desk import UPSTREAM
 from upstream_patch.github import Clock, Entry, GitHub
 from upstream_patch.github.client import PAGE
 
-QUERIES = ("qmv CUDA rows", "quantized_matmul CUDA small batch", "qmm_sm80", "multirow qmv")
-"""All words of a query must stand in a hit."""
 STATES: tuple[Literal["open", "closed"], ...] = ("open", "closed")
 
 
 def search(
-    draft: str, work: Path, github: GitHub, clock: Clock, queries: Sequence[str] = QUERIES
+    draft: str,
+    work: Path,
+    github: GitHub,
+    clock: Clock,
+    queries: Sequence[str] = (),
+    about: Contribution = CUDA,
 ) -> tuple[Path, Duplicates]:
-    """Search upstream for a draft's subject and write the receipt that its gate reads.
+    """Search upstream for a draft's subject and write the receipt that its gate reads. Without ``queries``, by the
+    contribution's.
 
     The person's own filed issue and pull request are no duplicates. Raises UserError where a query finds more than one
     page, or GitHub did not search to its end: then nothing is written.
     """
-    path = work / DOCUMENTS[draft].file
+    document = find(draft, about)
+    path = work / document.file
     if not path.exists():
-        raise UserError(f"there is no {path}: upstream-patch draft {draft}")
-    title = DOCUMENTS[draft].title(managed.read(path))
-    if not title or any(hole.id == "title" for hole in DOCUMENTS[draft].open_holes(path)):
+        raise UserError(f"there is no {path}: upstream-patch draft {draft}{about.option}")
+    title = document.title(managed.read(path))
+    if not title or any(hole.id == "title" for hole in document.open_holes(path)):
         raise UserError(f"{path} has no title yet: write it first, a search holds for one title")
-    filed = inputs.read(work, "filed", Filed, github.api) or Filed()
+    filed = inputs.read(work, about.key("filed"), Filed, github.api) or Filed()
     own = {link.number for link in (filed.issue, filed.pr) if link}
     searches = []
-    for query in queries:
+    for query in queries or about.queries:
         for state in STATES:
             hits = [hit for kind in ("issue", "pull-request") for hit in _hits(github, query, state, kind)]
             searches.append(Search(query=query, state=state, hits=tuple(hit for hit in hits if hit.number not in own)))
     searched = datetime.fromtimestamp(clock.now(), UTC)
     found = Duplicates(repository=UPSTREAM, title=title, searched=searched, searches=tuple(searches))
-    return inputs.write(work, f"duplicates_{draft}", found, github.api), found
+    return inputs.write(work, about.key(f"duplicates_{draft}"), found, github.api), found
 
 
 def hits(found: Duplicates) -> list[Hit]:

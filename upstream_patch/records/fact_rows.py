@@ -13,6 +13,7 @@ from upstream_patch.records.build_body import BuildBody
 from upstream_patch.records.correctness_facts import matrix_values
 from upstream_patch.records.decode_facts import row_values, trace_values
 from upstream_patch.records.decode_schema import DecodeBody
+from upstream_patch.records.forward import forward_values
 from upstream_patch.records.ncu_facts import UNITS, launch_values
 from upstream_patch.records.outdated import retuned, unwatched
 from upstream_patch.records.schema import (
@@ -84,6 +85,9 @@ def _bench_rows(run: Run, body: BenchBody) -> Iterator[Row]:
             stem = f"{_family(record)}.{host}.{row.fact_stem}"
             outdated = retuned(record, row.problem, row.ours_kernels)
             yield Row(stem, tuple(_bench_row(stem, row, probe, run.speeds[record.id, index])), outdated)
+    for one in body.forwards:
+        stem = f"forward.{host}.{one.fact_stem}"
+        yield Row(stem, tuple(Value(f"{stem}.{name}", *rest) for name, rest in forward_values(one)))
 
 
 def _correctness_rows(run: Run, body: CorrectnessBody) -> Iterator[Row]:

@@ -67,6 +67,7 @@ def violations(record: Record) -> Iterator[Violation]:
         yield from _bench(record, body)
         yield from _twice("body.rows", [row.fact_stem for row in body.rows])
         yield from _twice("body.host_cost", [cost.call for cost in body.host_cost])
+        yield from _twice("body.forwards", [one.fact_stem for one in body.forwards])
     elif isinstance(body, CorrectnessBody):
         yield from _twice("body.cases", [(case.case, case.problem, case.seed) for case in body.cases])
         if record.host in HOSTS and len(body.cases) < LEAST_CASES:

@@ -15,6 +15,7 @@ from upstream_patch.problem import Problem
 from upstream_patch.records.build_body import BuildBody
 from upstream_patch.records.decode_schema import DecodeBody
 from upstream_patch.records.form import FORM, Count, Error, Gbps, Microseconds, Samples, Sha256
+from upstream_patch.records.forward import Forward
 
 SCHEMA_VERSION = 1
 REPEATS = 20
@@ -166,6 +167,8 @@ class BenchBody(Model):
     """An empty kernel under the same timer."""
     host_cost: list[HostCost] = []
     rows: list[BenchRow]
+    forwards: list[Forward] = []
+    """Whole models, on a Mac."""
     notes: list[str] = []
     """What the machine did during the run: throttling, clocks, other processes; and MLX's graph limits."""
 

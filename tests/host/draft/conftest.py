@@ -13,10 +13,12 @@ import pytest
 
 from tests.contract.fake_github import Clock, FakeGitHub, Repo, Stored
 from tests.contract.server import serve
+from tests.host.draft import metal_records
 from tests.host.test_decode_records import arm, body, row
 from upstream_patch import github
 from upstream_patch.draft import gates, inputs, managed, proving, rules
-from upstream_patch.draft.documents import DOCUMENTS, of_nvidia
+from upstream_patch.draft.contributions import CUDA
+from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.gates import FOR
 from upstream_patch.draft.inputs import (
     Cell,
@@ -32,6 +34,7 @@ from upstream_patch.draft.inputs import (
 from upstream_patch.machine import Gpu
 from upstream_patch.records import facts, kernel_hash, store
 from upstream_patch.records.decode_schema import DecodeBody
+from upstream_patch.records.rules import LEAST_CASES
 from upstream_patch.series import content_hash, load
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -43,6 +46,7 @@ TIMED = "evidence/records/h200/a.json"
 def proof(**changes: Any) -> SeriesProof:
     test = "test_qmm_few_rows"
     whole = SeriesProof(
+        record=TIMED,
         base_commit=BASE,
         contributions=("folding", "cuda"),
         series_sha256=SERIES,
@@ -113,7 +117,7 @@ class Rehearsal:
     def draft(self, name: str) -> Path:
         records = store.load_all(self.evidence)
         derived = facts.derive(records)
-        proving.refresh(self.work, records, of_nvidia(derived))
+        proving.refresh(self.work, records, CUDA.of(derived))
         return DOCUMENTS[name].write(self.work, derived)
 
     def change(self, name: str, old: str, new: str) -> None:
@@ -171,6 +175,7 @@ class Rehearsal:
         return gates.ready(name, self.work, self.evidence, NOW)
 
 
+REFRESH = proving.refresh
 LOADED: dict[tuple[str, ...], list[store.LoadedRecord]] = {}
 DERIVED: dict[tuple[str, ...], list[facts.Fact]] = {}
 
@@ -189,6 +194,7 @@ def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         synthetic.write(synthetic.bench(rows, probe=4400.0), 2 * age, **given[host])
         synthetic.write(synthetic.ncu(), 2 * age + 1, **given[host])
     synthetic.write(decoded(), 4, **given["gb10"])
+    synthetic.write(synthetic.correctness(*[synthetic.good] * LEAST_CASES), 5, **given["h200"])
     load, derive = store.load_all, facts.derive
 
     def load_once(root: Path) -> list[store.LoadedRecord]:
@@ -205,12 +211,20 @@ def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return DERIVED[key]
 
     # What most tests look at is what the gates make of it; test_proving and the whole way have it from records.
-    monkeypatch.setattr(proving, "refresh", lambda work, records, derived: None)
+    monkeypatch.setattr(proving, "refresh", lambda *_: None)
     monkeypatch.setattr(store, "load_all", load_once)
     monkeypatch.setattr(facts, "derive", derive_once)
     words = json.loads((Path(__file__).parent / "data" / "person_words.json").read_text())
     work = tmp_path / "out" / "drafts"
     return Rehearsal(work, evidence, words, lambda body, age: synthetic.write(body, age, **given["h200"]))
+
+
+@pytest.fixture
+def mac(rehearsal: Rehearsal, synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> Rehearsal:
+    """The rehearsal, whose evidence has records of an M5 Max, too; proofs are from records."""
+    monkeypatch.setattr(proving, "refresh", REFRESH)
+    metal_records.measured(rehearsal.evidence, synthetic.good, monkeypatch)
+    return rehearsal
 
 
 @pytest.fixture

@@ -13,8 +13,12 @@ from typing import IO, Any
 import pytest
 
 from tests.contract.fake_github import FakeGitHub
+from tests.host.draft import metal_records
+from tests.host.draft.conftest import BASE, NOW, searched, upstream
 from upstream_patch import cli, github
-from upstream_patch.draft import inputs
+from upstream_patch.draft import gates, inputs
+from upstream_patch.draft.contributions import METAL
+from upstream_patch.draft.documents import all_of
 from upstream_patch.draft.gates import CODES
 from upstream_patch.filing.person import AUTOMATION
 
@@ -231,3 +235,26 @@ def test_duplicates_are_listed_and_open_their_gate(
     assert not ended.value.code
     assert [gate.name for gate in rehearsal.status("issue") if not gate.open] == []
     assert {line.split()[0] for line in fake.log} == {"GET"}
+
+
+def test_metal_is_filed_the_same_way_and_has_no_link_back(mac: Any, fake: FakeGitHub, terminal: Verb) -> None:
+    metal = ("--contribution", "metal")
+    mac.others()
+    metal_records.built(mac.evidence, BASE)
+    inputs.write(mac.work, "upstream_metal", upstream(series_sha256=metal_records.SERIES))
+    for name, document in all_of(METAL).items():
+        text = metal_records.draft(mac, document, fill=True).read_text("utf-8")
+        inputs.write(mac.work, f"duplicates_{name}_metal", searched(document.title(text)))
+        if name == "pr":
+            gates.excuse("pr", "benchmarks", "both builds timed by hand", mac.work, mac.evidence, NOW, METAL)
+        head = ("--head", "small-m") if name == "pr" else ()
+        code, shown, _ = terminal("file", name, *head, *metal, types="ml-explore/mlx")
+        assert code == 0
+        assert (
+            shown.splitlines()[-1]
+            == {
+                "issue": "next: upstream-patch draft pr --contribution metal",
+                "pr": "no draft link-back: no thread downstream is known that waits for the Metal change",
+            }[name]
+        )
+    assert [entry.number for entry in fake.repos["ml-explore/mlx"].entries] == [3764, 3765, 3766]

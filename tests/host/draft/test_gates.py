@@ -118,8 +118,8 @@ BROKEN: tuple[tuple[str, str, Break, str], ...] = (
         filed_since,
         "what was filed or built, changed since it was drafted",
     ),
-    ("issue", "holes", words("issue", "context", "TODO"), r"open: context \(line \d+\): write them in "),
-    ("pr", "holes", lost("filed"), "wait for a record or a filing"),
+    ("issue", "holes", words("issue", "context", "TODO"), r"open: context \(line \d+\): fill the holes in "),
+    ("pr", "holes", lost("filed"), r"1 value waits for a record or a filing, line \d+ first: no issue is filed"),
     ("issue", "disclosure", words("issue", "disclosure", "All of it is mine."), "does not say how AI was used"),
     (
         "issue",
@@ -264,7 +264,5 @@ def test_no_excuse_opens_what_upstream_asks_of_a_person(rehearsal: Any, name: st
 def test_an_input_of_another_form_is_one_line_with_the_way_out(rehearsal: Any) -> None:
     rehearsal.all()
     inputs.path(rehearsal.work, "series").write_text('{"base_commit": "short"}')
-    with pytest.raises(
-        UserError, match=r"series.json: base_commit: .*: remove it and run the verb that writes it again"
-    ):
+    with pytest.raises(UserError, match=r"series.json: record: .*: remove it and run the verb that writes it again"):
         rehearsal.status("pr")

@@ -52,6 +52,8 @@ def places(here: Any) -> tuple[str, ...]:
     ("verb", "leads_to"),
     [
         (("draft",), ("draft issue", "rules refresh", "duplicates", "status", "file issue", "draft pr", "draft docs")),
+        (("draft",), ("--contribution metal", "Apple GPUs")),
+        (("draft", "issue"), ("--contribution", "cuda or metal")),
         (("draft", "issue"), ("status",)),
         (("draft", "pr"), ("filed issue", "build with the series", "series apply", "series drift", "status")),
         (("draft", "link-back"), ("filed", "status")),
@@ -103,7 +105,7 @@ def test_status_shows_every_gate_in_words_and_as_data(call: Call, rehearsal: Any
     ]
     assert "-> upstream-patch rules refresh --mlx PATH" in out
     assert out.splitlines()[-2:] == [
-        f"issue: 4 of 9 gates are not open; next: write them in {rehearsal.work / 'issue_cuda_small_m.md'}",
+        f"issue: 4 of 9 gates are not open; next: fill the holes in {rehearsal.work / 'issue_cuda_small_m.md'}",
         "pr: 1 of 1 gates are not open; next: upstream-patch draft pr",
     ]
     told = json.loads(call("status", "--json", *places(rehearsal))[1])
@@ -262,5 +264,5 @@ def test_without_a_record_of_the_machine_the_doc_gets_holes_and_no_claim(
     assert not [line for line in added if re.search(r"\d\.\d", re.sub(r"TODO\(record\) \S+|llama-3.1-8b", "", line))]
     rehearsal.fill("docs")
     code, _, err = call(*given, "--write")
-    assert code == CODES["holes"] and "in tables wait for a record or a filing, first line" in err
+    assert code == CODES["holes"] and "values wait for a record or a filing, line" in err
     assert doc.read_text() == DOC

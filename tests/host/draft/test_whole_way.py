@@ -131,6 +131,7 @@ lablup/mlxcel
     pull = next(entry for entry in fake.repos[MLX].entries if entry.number == 3766)
     assert "\nRefs #3765\n" in pull.body
     assert "\n| `test_new` | failed | passed |\n" in pull.body  # the build's record, not what others() wrote
+    assert re.search(r"\| `evidence/records/h200/h200-\w+-build-\w+\.json` \|", pull.body)
     comment = fake.repos["lablup/mlxcel"].entries[-1]
     assert f"https://github.com/{MLX}/issues/3765" in comment.body
     rehearsed = fake.repos[FORK].entries[-1]

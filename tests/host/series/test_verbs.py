@@ -49,6 +49,7 @@ def test_from_check_to_what_was_sent(repository: Any, tmp_path: Path) -> None:
     assert f"{tmp_path / 'mlx-metal'}: 6 files changed on branch upstream-patch/metal, nothing is committed" in applied
     assert "not formatted: the checkout names no clang-format" in applied
     assert f"git -C {tmp_path / 'mlx-metal'} add --all && git -c 'core.commentChar=#' -C " in applied
+    assert f"upstream-patch series drift --mlx {tmp_path / 'mlx'} --contribution metal, which lets" in applied
     say("unapply", *mlx, "metal")
     assert repository.state() == before
 

@@ -1,44 +1,22 @@
 """The request's model table: one forward pass over N random tokens with a fresh cache, stock against ours.
 
-Models are folders, or Hub ids, that mlx-lm loads. The samples go into a file beside the operators' record.
+Models are folders, or Hub ids, that mlx-lm loads. The samples go into the operators' record.
 """
 
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.measure.suites import MODEL_PASSES, SLOPE, VOCABULARY, ModelPass
+from upstream_patch.records.forward import Forward
 
-FILE = "models.json"
 WORST = 0.05
 """How far the logits of the last token may be from stock's, as a norm."""
-
-
-class Forward(BaseModel):
-    """Milliseconds of whole passes, paired by round; host clock around the evaluation of the logits."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    model: str
-    tokens: int
-    stock_ms: list[float]
-    ours_ms: list[float]
-    aa_ms: list[float]
-    logits_error: float
-    """Of the last token, ours from stock's, over the norm of stock's."""
-
-    @property
-    def text(self) -> str:
-        stock, ours = statistics.median(self.stock_ms), statistics.median(self.ours_ms)
-        return f"{self.model}, {self.tokens} tokens: {stock:.1f} -> {ours:.1f} ms"
 
 
 def entry(given: str) -> ModelPass:
@@ -105,4 +83,4 @@ def _forward(row: ModelPass, tokens: int, model: Any, cache: Callable[[Any], Any
             start = time.perf_counter()
             arms[arm]()
             times[arm].append((time.perf_counter() - start) * 1e3)
-    return Forward(model=row.name, tokens=tokens, logits_error=error, **times)
+    return Forward(model=row.name, tokens=tokens, last_only=row.last_only, logits_error=error, **times)
