@@ -176,6 +176,14 @@ def test_launches_and_times_are_of_one_step() -> None:
     assert [(one.kernel, one.launches, one.us) for one in trace.summed(kernels, 2)] == [("a", 1, 3.0), ("b", 1, 0.5)]
 
 
+def test_long_names_that_begin_alike_stay_apart() -> None:
+    first, second = ("void a::kernel<" + "x" * 200 + f"{end}>()" for end in "yz")
+    found = trace.summed([(first, 0, 1000), (second, 0, 3000), (first, 0, 1000)], 1)
+    assert [(one.launches, one.us) for one in found] == [(1, 3.0), (2, 2.0)]
+    assert len({one.kernel for one in found}) == 2
+    assert all(one.kernel.startswith(first[:160]) and len(one.kernel) < 200 for one in found)
+
+
 def test_names_are_shown_as_they_were_written() -> None:
     assert cupti.demangled(b"_Z3fooi") == "foo(int)"
     assert cupti.demangled(b"small_m_affine_4") == "small_m_affine_4"

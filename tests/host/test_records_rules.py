@@ -135,7 +135,7 @@ def test_an_attachment_cannot_leave_its_folder(synthetic: Any) -> None:
 
 
 def test_a_failed_write_leaves_nothing(synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, text: str) -> None:
+    def full(path: Path, text: str, **_: bool) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("upstream_patch.records.placing.write_text", full)

@@ -20,7 +20,7 @@ Speeds = Mapping[tuple[str, int], Speed]
 
 
 def speeds_of(records: Sequence[Record]) -> Speeds:
-    """All bootstrap intervals in one go: (record id, row) -> speedup and its verdict."""
+    """(record id, row) -> speedup and its verdict."""
     rows: list[tuple[str, int, BenchRow | PeerRow]] = [
         (record.id, index, row) for record in records for index, row in enumerate(_timed(record.body))
     ]

@@ -19,7 +19,7 @@ _LAYOUTS = list(_X_SHAPE)
 _ORDER = {"queue": "independent calls, which the GPU may overlap", "chain": "each call waits for the one before"}
 _TIMES = ("stock, us", "ours, us", "stock / ours", "verdict")
 _BELOW_TIMES = "Under a time: the packed bytes in that time, as a share of the run's read probe."
-_BELOW_RATIO = "Under a ratio: its 95% bootstrap interval over the rounds of the run."
+_BELOW_RATIO = "Under a ratio: its 95% interval over the rounds of the run (Student's t on logs)."
 _DECODE = re.compile(r"(?P<stem>decode\.\w+\.(?P<model>.+)\.B(?P<b>\d+))\.\w+_tok_s")
 _DECODE_ARMS = {
     "stock": "stock",

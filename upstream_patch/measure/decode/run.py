@@ -17,13 +17,13 @@ from upstream_patch.measure.timer import orders
 from upstream_patch.problem import MLX_DTYPE, Problem
 from upstream_patch.records.decode_schema import DecodeArm, DecodeModel, DecodeRow
 from upstream_patch.records.keeping import Keeper
-from upstream_patch.records.stats import ENOUGH_SAMPLES
 
-ROUNDS = ENOUGH_SAMPLES
+ROUNDS = 12
+"""A multiple of 4 for the four arms and of 6 for the matmuls of three: ``timer.orders`` is balanced."""
 WRONG = "WRONG: "
 """How the line begins of a row that was not recorded since an arm's answer is wrong."""
 FEW = 3
-"""Samples of what is shown beside a step: its matmuls alone, and mlx-lm's generator."""
+"""Samples of mlx-lm's generator, which is shown beside a step."""
 _DTYPES = {name: dtype for dtype, name in MLX_DTYPE.items()}
 
 
@@ -96,11 +96,11 @@ def _row(built: Built, batch: int, rounds: int, left_out: list[str]) -> tuple[De
         for name in names:
             samples[name].append(loop.sample(state, "stock" if name == "aa" else name, steps))
     alone: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    for number in range(FEW + 1):
-        for arm in ARMS:
-            ms = loop.matmuls_alone(calls[arm], steps)
-            if number:  # the first one is a warm-up
-                alone[arm].append(ms)
+    for arm in ARMS:
+        loop.matmuls_alone(calls[arm], steps)  # a warm-up
+    for names in orders(tuple(ARMS), rounds, seed=batch):
+        for arm in names:
+            alone[arm].append(loop.matmuls_alone(calls[arm], steps))
     del calls
     try:
         generated = _generated(built, state.prompts, steps)

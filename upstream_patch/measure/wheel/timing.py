@@ -15,7 +15,7 @@ from upstream_patch.records.schema import WheelRow
 from upstream_patch.series.wheel import Hook
 
 ROUNDS = 24
-"""Every order of the four arms once."""
+"""Six balanced squares of the four arms (``timer.orders``)."""
 PROBLEMS = (
     *(Problem(m=m, n=14336, k=4096) for m in (1, 2, 4, 7, 8, 16, 32)),
     *(Problem(m=m, n=14336, k=4096, layout="b1k") for m in (8, 16)),
