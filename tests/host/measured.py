@@ -89,7 +89,6 @@ def row(_: Any, spec: Spec, *__: Any, **___: Any) -> BenchRow:
         ours_us=times,
         aa_us=times,
         check=CHECK,
-        stock_kernels=[],
         ours_kernels=[],
         route="stock",
     )

@@ -179,7 +179,7 @@ def test_a_suite_gives_checked_rows_in_order(simulated: types.ModuleType) -> Non
     assert queue.protocol.copies * PROBLEM.packed_bytes > 3 * 70_000
     assert queue.protocol.ops_per_sample % queue.protocol.copies == 0
     assert all(row.check.passed and row.check.columns == min(320, row.problem.n) for row in body.rows)
-    assert queue.stock_kernels == queue.ours_kernels == []
+    assert queue.ours_kernels == []
     assert (seen[0], seen[-1]) == ((0, 60), (60, 60))
     assert any("clock" in note for note in body.notes)
     assert "0 of 5 rows needed another number of operations a sample than the first that was tried" in body.notes
@@ -290,7 +290,7 @@ def test_a_row_needs_a_passed_check() -> None:
     protocol = Protocol(copies=2, ops_per_sample=2, timer="t")
     times = {name: [1.0] for name in ("stock", "ours", "aa")}
     with pytest.raises(WrongResult, match="far off"):
-        make_row(PROBLEM, protocol, times, failed, stock_kernels=[], ours_kernels=[], route="small_m")
+        make_row(PROBLEM, protocol, times, failed, ours_kernels=[], route="small_m")
 
 
 def test_without_cuda_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

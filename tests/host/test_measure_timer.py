@@ -117,7 +117,9 @@ def test_every_order_comes_equally_often() -> None:
     assert list(orders(("a", "b", "c"), 9, 1)) == list(orders(("a", "b", "c"), 9, 1))
 
 
-@pytest.mark.parametrize(("arms", "rounds"), [("abc", 6), ("abc", 12), ("abcd", 4), ("abcd", 12), ("abcd", 24), ("ab", 2)])
+@pytest.mark.parametrize(
+    ("arms", "rounds"), [("abc", 6), ("abc", 12), ("abcd", 4), ("abcd", 12), ("abcd", 24), ("ab", 2)]
+)
 def test_no_arm_has_a_place_or_a_neighbour_more_often(arms: str, rounds: int) -> None:
     taken = list(orders(tuple(arms), rounds, seed=rounds))
     places = Counter((place, arm) for order in taken for place, arm in enumerate(order))

@@ -24,7 +24,7 @@ def test_the_value_is_the_geometric_mean_of_pairs() -> None:
 @pytest.mark.parametrize("count", [8, 12, 24])
 @pytest.mark.parametrize("tails", [False, True])
 def test_the_interval_holds_the_truth_as_often_as_it_says(count: int, tails: bool) -> None:
-    """Rounds of decode, of a benchmark and of the wheel build; with normal noise, and with a slow round now and then."""
+    """Rounds of decode, of a benchmark and of the wheel build; with normal noise, and with a slow one now and then."""
     rng = np.random.default_rng([count, tails])
     sides = np.exp(rng.normal(0, 0.01, (4000, 2, count)))
     if tails:

@@ -95,7 +95,7 @@ def _other(row: BenchRow | PeerRow) -> list[float]:
 def _timed(one: Record, other: Record) -> tuple[list[Pair], str]:
     """Ours, and what it was timed beside, of each row that both have.
 
-    Rounds of two runs are not paired, so both sides have a spread of their own. What differs between the runs shows in the
+    Rounds of two runs are not paired, so each side has its own spread. What differs between the runs shows in the
     other arm, whose code is the same while its version is: its ratio counts as noise of ours.
     """
     assert isinstance(one.body, BenchBody | PeerBody) and isinstance(other.body, BenchBody | PeerBody)

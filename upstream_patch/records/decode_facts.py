@@ -7,6 +7,7 @@ from statistics import median
 
 from upstream_patch.records import stats
 from upstream_patch.records.decode_schema import DecodeArm, DecodeModel, DecodeRow, DecodeTrace
+from upstream_patch.records.watched import judged
 
 Value = tuple[str, tuple[float | str, str, bool]]
 
@@ -23,7 +24,9 @@ def row_values(row: DecodeRow, model: DecodeModel, probe: float) -> Iterator[Val
         yield name, (ratio.value, "ratio", True)
         yield f"{name}_low", (ratio.low, "ratio", True)
         yield f"{name}_high", (ratio.high, "ratio", True)
-        yield f"{name}_verdict", (str(stats.verdict(ratio, noise, len(ours_ms)).verdict), "text", True)
+        judgement = judged(stats.verdict(ratio, noise, len(ours_ms)), row.watched)
+        yield f"{name}_verdict", (str(judgement.verdict), "text", True)
+        yield f"{name}_verdict_reason", (judgement.reason, "text", True)
 
 
 def trace_values(trace: DecodeTrace) -> Iterator[Value]:

@@ -1,8 +1,8 @@
 """How a record gets its place: whole, with its raw files, whatever kills the writer.
 
 A record and its raw files are first written to ``<root>/.partial/<record id>``, its text last: from that moment it is
-finished, and on the disk. Then they are moved, the record last. What is cut off in between, the next writer moves the rest of the way;
-what is cut off before is no record, and is taken away.
+finished, and on the disk. Then they are moved, the record last. What is cut off in between, the next writer moves the
+rest of the way; what is cut off before is no record, and is taken away.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from upstream_patch.records import stats
 from upstream_patch.records.schema import BenchBody, BenchRow, Body, PeerBody, PeerRow, Record
+from upstream_patch.records.watched import judged
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ def speeds_of(records: Sequence[Record]) -> Speeds:
     pairs = [(_other_us(row), row.ours_us) for _, _, row in rows] + [(_other_us(row), row.aa_us) for _, _, row in rows]
     intervals = stats.geometric_mean_ratios(pairs)
     return {
-        (record, index): Speed(ratio, stats.verdict(ratio, noise, len(row.ours_us)))
+        (record, index): Speed(ratio, judged(stats.verdict(ratio, noise, len(row.ours_us)), row.watched))
         for (record, index, row), ratio, noise in zip(rows, intervals[: len(rows)], intervals[len(rows) :], strict=True)
     }
 

@@ -58,7 +58,8 @@ def geometric_mean_ratios(pairs: Sequence[tuple[Sequence[float], Sequence[float]
 def unpaired_ratios(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> list[Interval]:
     """For each pair (first, second) of two runs, the ratio of their geometric means.
 
-    The interval is Welch's: rounds of two runs are not paired, and their spreads may differ. Raises ValueError when a list holds fewer than two samples, or one that is not positive.
+    The interval is Welch's: rounds of two runs are not paired, and their spreads may differ. Raises ValueError
+    when a list holds fewer than two samples, or one that is not positive.
     """
     found = []
     for first, second in pairs:

@@ -18,7 +18,7 @@ from upstream_patch.errors import UserError
 from upstream_patch.machine import Machine
 from upstream_patch.records import canonical, rules, scrub
 from upstream_patch.records.placing import finish, place
-from upstream_patch.records.provenance import TEST_HOST, require_commit
+from upstream_patch.records.provenance import TEST_HOST, environment, require_commit
 from upstream_patch.records.schema import SCHEMA_VERSION, Body, KernelIdentity, Record
 
 EVIDENCE = Path("evidence")
@@ -80,8 +80,10 @@ def write(
     attachments: Mapping[str, bytes] | None = None,
     created: datetime | None = None,
     scrubber: scrub.Scrubber | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Path:
-    """Store one record and its raw files, and return the record's path.
+    """Store one record and its raw files, and return the record's path. ``variables`` are those of the process that
+    measured; this one's if left out.
 
     Paths, user names and machine names are replaced before anything is hashed. Raises UserError, and leaves nothing
     behind, when the record breaks a rule: a wrong result in a benchmark, a slow read probe, a part of the correctness
@@ -100,6 +102,7 @@ def write(
             "command": command,
             "machine": machine.model_dump(),
             "versions": dict(versions),
+            "environment": dict(environment() if variables is None else variables),
             "kernel": kernel and kernel.model_dump(),
             "body": body.model_dump(),
         }

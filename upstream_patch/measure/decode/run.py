@@ -9,6 +9,7 @@ from typing import Any
 from upstream_patch import ops
 from upstream_patch.errors import UserError
 from upstream_patch.measure.checked import WrongResult
+from upstream_patch.measure.conditions import watching
 from upstream_patch.measure.decode import checked, generator, loop
 from upstream_patch.measure.decode.arms import ARMS, Call
 from upstream_patch.measure.decode.models import Built, name_of, named
@@ -92,9 +93,11 @@ def _row(built: Built, batch: int, rounds: int, left_out: list[str]) -> tuple[De
     probes = [loop.sample(state, arm, loop.LEAST_STEPS).step for arm in ARMS]  # compiles, and says how long a step is
     steps = max(loop.LEAST_STEPS, min(loop.MOST_STEPS, round(loop.SAMPLE_MS / max(probes))))
     samples: dict[str, list[loop.Sample]] = {name: [] for name in (*ARMS, "aa")}
-    for names in orders(tuple(samples), rounds, seed=batch):
-        for name in names:
-            samples[name].append(loop.sample(state, "stock" if name == "aa" else name, steps))
+    with watching() as watch:
+        for names in orders(tuple(samples), rounds, seed=batch):
+            for name in names:
+                samples[name].append(loop.sample(state, "stock" if name == "aa" else name, steps))
+            watch.tick()
     alone: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for arm in ARMS:
         loop.matmuls_alone(calls[arm], steps)  # a warm-up
@@ -128,6 +131,7 @@ def _row(built: Built, batch: int, rounds: int, left_out: list[str]) -> tuple[De
         ours=arms["ours"],
         aa_ms=[taken.step for taken in samples["aa"]],
         ours_kernels={problem.id: symbol for problem in problems if (symbol := ops.kernel_symbol(problem))},
+        watched=watch.found(),
     )
     return row, _model(built, problems)
 

@@ -26,12 +26,17 @@ MOST_SLOWER = 1.05
 
 
 def run_wheel(
-    built: Path | None = None, every: int = 1, decoding: bool = True, progress: Progress | None = None
+    built: Path | None = None,
+    every: int = 1,
+    decoding: bool = True,
+    progress: Progress | None = None,
+    least_cases: float = 0,
 ) -> WheelBody:
     """The matrix (or every n-th case), rows, and decoding. ``built`` is the library; it is built where not given.
 
     Needs a CUDA GPU. One case runs first: where it is wrong, UserError, and nothing else is tried. What is wrong after
-    that, or cannot run, stands in the body (``failures``).
+    that, or cannot run, stands in the body (``failures``). Raises UserError, too, where that is fewer than
+    ``least_cases``: no record would be taken.
     """
     mlx = find_mlx_library()
     if mlx is None:
@@ -39,6 +44,9 @@ def run_wheel(
     built = (build(mlx) if built is None else built).absolute()
     whole = cases_of(matrix_here())
     cases = whole[::every]
+    if len(cases) < least_cases:
+        most = max(1, int(len(whole) // least_cases))
+        raise UserError(f"{len(cases)} of {len(whole)} cases are too few for a record here: --every {most} at most")
     if wrong := complaints(run_case(cases[0], WheelArms(built))):
         raise UserError(f"the first case is wrong, nothing else was tried: {wrong[0]}")
     with ThreadPoolExecutor(1) as aside:
@@ -61,9 +69,11 @@ def run_wheel(
         host_hash=host_hash(),
         cases=matrix.cases,
         planned=len(whole),
+        every=every,
         rows=rows,
         model=dict(MODEL) if decoded else {},
         decode=decoded.rows if decoded else [],
+        decode_environment=decoded.environment if decoded else None,
         calls=decoded.calls._asdict() if decoded else {},
         notes=[*notes, *conditions("after")],
     )
