@@ -143,8 +143,8 @@ def measure_row(opened: Opened, spec: Spec, rounds: int, seed: int = 0) -> Bench
 
 
 def normal_probe(device: MlxDevice, timer: Timer, machine: Machine, least_gbps: float = 0.0) -> ReadProbe:
-    """The read probe, from a machine at its normal speed. Raises SlowProbe where it is below what its kind must reach, or
-    below ``least_gbps``; MissingTool without a count of SMs."""
+    """The read probe, from a machine at its normal speed. Raises SlowProbe below what its kind must reach, or below
+    ``least_gbps``; MissingTool without a count of SMs."""
     multiprocessors = machine.gpu.multiprocessors if machine.gpu is not None else None
     if not multiprocessors:
         raise MissingTool("the number of SMs is unknown", "run `upstream-patch doctor` and follow its fix")

@@ -28,13 +28,17 @@ def speeds_of(records: Sequence[Record]) -> Speeds:
     pairs = [(_other_us(row), row.ours_us) for _, _, row in rows] + [(_other_us(row), row.aa_us) for _, _, row in rows]
     intervals = stats.geometric_mean_ratios(pairs)
     return {
-        (record, index): Speed(ratio, judged(stats.verdict(ratio, noise, len(row.ours_us)), row.watched))
+        (record, index): Speed(ratio, judged(stats.verdict(ratio, noise, len(row.ours_us), _control(row)), row.watched))
         for (record, index, row), ratio, noise in zip(rows, intervals[: len(rows)], intervals[len(rows) :], strict=True)
     }
 
 
 def _timed(body: Body) -> Sequence[BenchRow | PeerRow]:
     return body.rows if isinstance(body, BenchBody | PeerBody) else ()
+
+
+def _control(row: BenchRow | PeerRow) -> str:
+    return "stock" if isinstance(row, BenchRow) else "the peer"
 
 
 def _other_us(row: BenchRow | PeerRow) -> list[float]:

@@ -74,8 +74,8 @@ def unpaired_ratios(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) ->
     return found
 
 
-def verdict(ratio: Interval, noise: Interval, samples: int) -> Judgement:
-    """What ``ratio`` (stock/ours) says, given ``noise``: the same statistic of stock against stock again.
+def verdict(ratio: Interval, noise: Interval, samples: int, control: str = "stock") -> Judgement:
+    """What ``ratio`` (stock/ours) says, given ``noise``: the same statistic of ``control`` against itself again.
 
     FASTER and SLOWER need the whole interval to clear the noise on its side; SAME needs it whole within 2%, with noise
     below that; everything else is UNCLEAR, with the reason.
@@ -83,7 +83,7 @@ def verdict(ratio: Interval, noise: Interval, samples: int) -> Judgement:
     if samples < ENOUGH_SAMPLES:
         return Judgement(Verdict.UNCLEAR, f"{samples} pairs are too few, {ENOUGH_SAMPLES} needed")
     spread = max(abs(math.log(noise.low)), abs(math.log(noise.high)), math.log1p(LEAST_NOISE))
-    shown = f"interval {ratio.low:.3f}..{ratio.high:.3f}, stock against itself within {math.expm1(spread):.1%}"
+    shown = f"interval {ratio.low:.3f}..{ratio.high:.3f}, {control} against itself within {math.expm1(spread):.1%}"
     if math.log(ratio.low) > spread:
         return Judgement(Verdict.FASTER, f"{shown}: clear of the noise")
     if math.log(ratio.high) < -spread:

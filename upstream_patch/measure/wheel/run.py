@@ -81,13 +81,13 @@ def run_wheel(
 
 def failures(body: WheelBody) -> list[str]:
     """What is wrong, in lines: cases, rows slower than the runtime delivery, tokens that differ from its."""
-    from upstream_patch.records.wheel_facts import wheel_values
+    from upstream_patch.records.wheel_facts import to_runtime
 
     found = [line for case in body.cases for line in complaints(case)]
     found += [note for note in body.notes if note.startswith(STOPPED)]
-    for name, value, _, _ in wheel_values(body):
-        if name.endswith(".wheel_to_runtime") and value > MOST_SLOWER:
-            found.append(f"{name.removesuffix('.wheel_to_runtime')}: {value:.3f} of the runtime delivery's time")
+    for row, ratio in zip(body.rows, to_runtime(body), strict=True):
+        if ratio.value > MOST_SLOWER:
+            found.append(f"{row.problem.id}: {ratio.value:.3f} of the runtime delivery's time")
     found += [
         f"decoding {decoded.batch} sequences: other tokens than with the runtime delivery"
         for decoded in body.decode
@@ -98,13 +98,13 @@ def failures(body: WheelBody) -> list[str]:
 
 def summary(body: WheelBody) -> str:
     """In a line."""
-    from upstream_patch.records.wheel_facts import wheel_values
+    from upstream_patch.records.wheel_facts import to_runtime
 
-    values = {name: value for name, value, _, _ in wheel_values(body)}
-    worst = values.get("most_wheel_to_runtime")
+    worst = max((ratio.value for ratio in to_runtime(body)), default=0.0)
     speed = f", at most {worst:.3f} of the runtime delivery's time over {len(body.rows)} rows" if worst else ""
     decoded = f", decoding of {len(body.decode)} batch sizes" if body.decode else ""
     if not body.cases:
         raise UserError("no case ran")
     of = f" (of {body.planned} of the matrix)" if body.planned > len(body.cases) else ""
-    return f"{values['passed']:.0f} of {values['cases']:.0f} cases{of} right and bit-identical{speed}{decoded}"
+    right = sum(case.passed for case in body.cases)
+    return f"{right} of {len(body.cases)} cases{of} right and bit-identical{speed}{decoded}"
