@@ -281,7 +281,7 @@ def test_rows_that_needed_another_length_are_counted(
 
 def test_a_slow_probe_refuses_the_run(simulated: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     _set_probe(monkeypatch, 4299.0)
-    with pytest.raises(bench.SlowProbe, match=r"4299 GB/s, below the 4300 that an h200 must reach"):
+    with pytest.raises(bench.SlowProbe, match=r"4299 GB/s, below the 4300 that this h200 must reach"):
         _run()
 
 

@@ -45,7 +45,7 @@ def test_text_form_is_readable_and_stable(synthetic: Any) -> None:
     row = synthetic.bench_row(7, stock_us=[70.123456789, 1 / 3, 5.0])
     row = row.model_copy(update={"ours_us": [1.0, 1.0, 1.0], "aa_us": [2.0, 2.0, 2.0]})
     text = synthetic.write(synthetic.bench([row], probe=10_000.0)).read_text()
-    assert '"stock_us": [70.12346, 0.3333333, 5.0]\n' in text
+    assert '"stock_us": [70.12346, 0.3333333, 5.0],\n' in text
     assert text.endswith("}\n")
     assert text == canonical.dumps(json.loads(text))
     assert canonical.tidy(123456789.0) == 123456789.0  # a count of bytes keeps every digit

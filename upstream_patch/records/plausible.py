@@ -19,7 +19,7 @@ Violation = tuple[str, str]
 
 LEAST_READ = 0.97
 """Share of the packed bytes that a call on flushed caches must read from memory."""
-MOST_READS = 2.0
+MOST_READS = 4.0
 """So many times over may it read what it would if every row read all weights."""
 MODULE = re.compile(r"qmm_small_m_(?:bfloat16|float16)_(?:affine|mxfp4|mxfp8|nvfp4)(?:_[bgrwst]\d{1,3}){6}")
 """A JIT module of the series' host code."""

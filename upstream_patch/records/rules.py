@@ -64,7 +64,6 @@ def violations(record: Record) -> Iterator[Violation]:
     yield from impossible
     if impossible:  # what follows computes with the sizes
         return
-    yield from implausible(record)
     if isinstance(body, BenchBody):
         yield from _bench(record, body)
         yield from _twice("body.rows", [row.fact_stem for row in body.rows])
@@ -90,6 +89,7 @@ def violations(record: Record) -> Iterator[Violation]:
         calls = [(launch.problem, launch.arm) for launch in body.launches]
         begins = [call for at, call in enumerate(calls) if at == 0 or calls[at - 1] != call]
         yield from _twice("body.launches", begins, "a second call of")
+    yield from implausible(record)
 
 
 def best_probe(host: str, committed: Iterable[Record]) -> float:
