@@ -37,16 +37,24 @@ def _rows(book: Book) -> Table:
     found = [
         (parse_problem(stem.removeprefix(f"wheel.{book.host}.")), stem) for stem in book.stems("wheel", ".wheel_us")
     ]
-    found.sort(key=lambda item: (item[0].weight_bytes, item[0].k, item[0].id.rpartition(".M")[0], item[0].m))
+    found.sort(
+        key=lambda item: (
+            item[0].weight_bytes,
+            item[0].k,
+            item[0].id.rpartition(".M")[0],
+            item[0].m,
+            item[0].layout != "mk",
+        )
+    )
     groups = []
     for title, members in groupby(found, key=lambda item: item[0].id.partition(".M")[0]):
         rows = []
         for problem, stem in members:
             times = [book.cell(f"{stem}.{arm}_us", ",.2f") for arm in ("stock", "runtime", "wheel")]
-            over = book.ratio(stem, name="wheel_to_runtime")
-            layout = "" if problem.layout == "mk" else f", {problem.layout}"
+            over = book.ratio(stem, name="wheel_to_runtime", digits=".3f")
+            layout = "" if problem.layout == "mk" else ", x is [M, 1, K]"
             rows.append(Row(f"{problem.m}{layout}", (*times, book.ratio(stem), book.verdict(f"{stem}.verdict"), over)))
-        groups.append(Group(title.replace("x", " x ", 1), tuple(rows)))
+        groups.append(Group(title.replace("x", " x ", 1).replace(".", ", ", 1), tuple(rows)))
     return Table(
         anchor=f"{book.host}-wheel",
         title="The series' host code in a released MLX: times",

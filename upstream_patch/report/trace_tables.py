@@ -37,9 +37,9 @@ def trace_tables(book: Book) -> Iterator[Table]:
         yield Table(
             anchor=f"{book.host}-decode-{model}-trace",
             title=f"Where a step of {model} spends its time on the device",
-            about="Microseconds a step by kernel function, and its launches, as CUPTI saw them in a process of its "
-            "own: tracing costs time, so no speed follows. Kernels may overlap, so their sum may exceed the span; "
-            "what the span has beyond them, the device waited for the host. Instances of one template are summed.",
+            about="Microseconds a step by kernel function, and under them its launches, as CUPTI saw them in a process "
+            "of its own: tracing costs time, so no speed follows. Kernels may overlap, so their sum may exceed the "
+            "span; what the span has beyond them, the device waited. Instances of one template are summed.",
             columns=("", "stock", "stock, folded", "ours"),
             groups=tuple(groups),
         )
@@ -49,7 +49,7 @@ def _time(book: Book, stem: str, arm: str, function: str) -> Cell:
     cell = _cell(book, f"{stem}.{arm}_trace.{function}.us", ",.0f")
     if cell.tone:
         return cell
-    launches = book.cell(f"{stem}.{arm}_trace.{function}.launches", ",.0f", unit=" launches")
+    launches = book.cell(f"{stem}.{arm}_trace.{function}.launches", ",.0f", unit=" x")
     return replace(cell, below=launches)
 
 
