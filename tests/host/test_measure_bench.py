@@ -279,10 +279,11 @@ def test_rows_that_needed_another_length_are_counted(
     assert [note for note in _run().notes if note.startswith("1 of 5 rows needed another number of operations")]
 
 
-def test_a_slow_probe_refuses_the_run(simulated: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    _set_probe(monkeypatch, 4299.0)
-    with pytest.raises(bench.SlowProbe, match=r"4299 GB/s, below the 4300 that this h200 must reach"):
-        _run()
+@pytest.mark.parametrize(("probe", "least"), [(4299.0, 0.0), (4459.0, 4460.0)])
+def test_a_slow_probe_refuses_the_run(simulated: Any, monkeypatch: Any, probe: float, least: float) -> None:
+    _set_probe(monkeypatch, probe)
+    with pytest.raises(bench.SlowProbe, match=rf"{probe:.0f} GB/s, below the {least or 4300:.0f} that this h200 must"):
+        bench.run_suite("tiny", machine=_machine(), least_gbps=least)
 
 
 def test_a_row_needs_a_passed_check() -> None:

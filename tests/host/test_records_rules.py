@@ -84,6 +84,8 @@ def test_a_probe_below_98_percent_of_the_best_is_refused(synthetic: Any) -> None
     with pytest.raises(UserError, match=r"below 98% of this host's best committed probe, 1000"):
         synthetic.write(synthetic.bench([], probe=979.0), 2)
     synthetic.write(synthetic.ncu(), 3)  # no probe, no rule
+    assert rules.best_probe("test", [loaded.record for loaded in synthetic.load()]) == 1000.0
+    assert rules.best_probe("other", [loaded.record for loaded in synthetic.load()]) == 0.0
 
 
 def test_the_host_must_be_this_machine(synthetic: Any, tmp_path: Path) -> None:
