@@ -133,7 +133,7 @@ def test_matmuls_alone_have_an_interval(synthetic: Any) -> None:
     slow = arm(32.0, matmul_ms=[15.0, 16.0, 17.0, 16.0])
     found = derived(synthetic, body(row(8, stock=slow, ours=arm(2.0, matmul_ms=[1.0, 1.0, 1.1, 1.0]))))
     low, value, high = (
-        found[f"decode.test.llama-3.1-8b.B8.matmul_speedup{end}"].value for end in ("_low", "", "_high")
+        float(found[f"decode.test.llama-3.1-8b.B8.matmul_speedup{end}"].value) for end in ("_low", "", "_high")
     )
     assert value == pytest.approx((15 * 16 * 17 / 1.1 * 16) ** 0.25)
     assert 13.0 < low < value < high < 19.0
