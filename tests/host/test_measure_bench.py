@@ -288,7 +288,7 @@ def test_a_slow_probe_refuses_the_run(simulated: Any, monkeypatch: Any, probe: f
 
 def test_a_row_needs_a_passed_check() -> None:
     failed = Check(passed=False, norm_error=1.0, max_ulp=9.0, bound="far off", columns=3)
-    protocol, times = Protocol(copies=2, ops_per_sample=2, timer="t"), dict.fromkeys(("stock", "ours", "aa"), [1.0])
+    protocol, times = Protocol(copies=2, ops_per_sample=2, timer="t"), {"stock": [1.0], "ours": [1.0], "aa": [1.0]}
     with pytest.raises(WrongResult, match="far off"):
         make_row(PROBLEM, protocol, times, failed, ours_kernels=[], route="small_m")
 
