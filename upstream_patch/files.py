@@ -27,12 +27,13 @@ def write_text(path: Path, text: str, *, durable: bool = False) -> None:
         temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask)
         temporary.replace(path)
         if durable:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """The names in a folder are on the disk when this returns."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

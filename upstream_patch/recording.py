@@ -12,13 +12,14 @@ from rich.console import Console
 
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import probe
-from upstream_patch.records import host_id, versions
+from upstream_patch.records import host_id, rules, versions
 from upstream_patch.records.journal import FOLDER
 from upstream_patch.records.keeping import Keeper
 from upstream_patch.records.kernel_hash import METAL, identity
 from upstream_patch.records.provenance import require_commit
 from upstream_patch.records.schema import Body, CorrectnessBody, SanitizerBody
-from upstream_patch.records.store import EVIDENCE, Root, write
+from upstream_patch.records.store import EVIDENCE, Root, readable, write
+from upstream_patch.records.wheel_facts import host_hash
 from upstream_patch.terminal import bar
 
 if TYPE_CHECKING:
@@ -108,11 +109,12 @@ def record_bench(
     if chosen.where == "m5":
         return record_request(command, evidence)
     require_cuda()
+    least = _least_gbps(evidence)
     compile_ahead([Case("bench", spec.problem) for spec in chosen.rows])
 
     def measure(keeper: Keeper) -> Body:
         with bar(f"bench {suite}") as advance:
-            return run_suite(suite, progress=advance, machine=probe(), limit_s=limit_s, keeper=keeper)
+            return run_suite(suite, progress=advance, machine=probe(), limit_s=limit_s, keeper=keeper, least_gbps=least)
 
     names = [spec.id for spec in chosen.rows]
     bench = _resumable(f"bench.{suite}", names, (chosen.rows, chosen.rounds), measure, command, evidence)
@@ -225,9 +227,19 @@ def record_decode(
     from upstream_patch.measure.decode import TRACES, plan, run_decode
     from upstream_patch.measure.decode.run import ROUNDS, WRONG
 
+    least = _least_gbps(evidence)
+
     def measure(keeper: Keeper) -> Body:
         with bar("decode") as advance:
-            return run_decode(models, batches, machine=probe(), progress=advance, limit_s=limit_s, keeper=keeper)
+            return run_decode(
+                models,
+                batches,
+                machine=probe(),
+                progress=advance,
+                limit_s=limit_s,
+                keeper=keeper,
+                least_gbps=least,
+            )
 
     asked = ([(model, _files(Path(model))) for model in models], tuple(batches), ROUNDS)
     decode = _resumable("decode", plan(models, batches), asked, measure, command, evidence, beside=(TRACES,))
@@ -235,6 +247,12 @@ def record_decode(
     if wrong := [note for note in getattr(done.body, "notes", ()) if note.startswith(WRONG)]:
         raise UserError(f"{wrong[0]} ({len(wrong)} such rows; the others are in {done.path})")
     return Stored(done.path, f"decode of {', '.join(models)}, {done.detail}")
+
+
+def _least_gbps(evidence: Root) -> float:
+    """Below it the writer would refuse what a run has measured."""
+    host = host_id(probe())
+    return rules.PROBE_SHARE_OF_BEST * rules.best_probe(host, readable(evidence, host))
 
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:
@@ -250,8 +268,10 @@ def record_wheel(
     require_cuda()
     from upstream_patch.measure.wheel.run import failures, run_wheel, summary
 
+    host = host_id(probe())
+    least = rules.least_wheel_cases(host, host_hash(), identity(KERNEL), readable(evidence, host))
     with bar("wheel") as advance:
-        body = run_wheel(built, every, decoding, progress=advance)
+        body = run_wheel(built, every, decoding, progress=advance, least_cases=least)
     path = _store(body, command, evidence)
     if wrong := failures(body):
         raise UserError(f"{len(wrong)} complaints about the wheel build, first: {'; '.join(wrong[:3])} ({path})")

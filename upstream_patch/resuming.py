@@ -226,6 +226,7 @@ class Measurement:
             root=self.evidence,
             attachments=attachments(units),
             created=earlier.ended,
+            variables=earlier.state.environment,
         )
 
 

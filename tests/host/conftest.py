@@ -61,7 +61,6 @@ def bench_row(m: int, n: int = 4096, layout: Layout = "mk", **changes: Any) -> B
         ours_us=[10.0 * w for w in reversed(wobble)],
         aa_us=[10.0 * m * w for w in wobble[1:] + wobble[:1]],
         check=GOOD,
-        stock_kernels=["stock_kernel<4, 64>"],
         ours_kernels=["ours_kernel"],
         route="small_m",
     )

@@ -27,6 +27,7 @@ from upstream_patch.records.decode_schema import (
     DecodeModel,
     DecodeRow,
     DecodeTrace,
+    KernelTime,
 )
 from upstream_patch.records.schema import (
     BenchBody,
@@ -67,6 +68,7 @@ UNITS = {
 }
 """Kind of measurement -> its units."""
 KINDS = tuple(kind for kind in UNITS if kind != "decode" or find_spec("mlx"))
+KERNELS = [KernelTime(kernel="k", launches=1, us=1)]
 HOOK = types.SimpleNamespace(number=0, before=None)
 """``before`` is called in each unit, with its number in this process from 1 on."""
 
@@ -89,7 +91,6 @@ def row(_: Any, spec: Spec, *__: Any, **___: Any) -> BenchRow:
         ours_us=times,
         aa_us=times,
         check=CHECK,
-        stock_kernels=[],
         ours_kernels=[],
         route="stock",
     )
@@ -124,7 +125,7 @@ def decode_row(_: Any, batch: int, *__: Any) -> tuple[DecodeRow, DecodeModel]:
 def traced(model: str, batches: Sequence[int], _: float) -> tuple[list[DecodeTrace], str]:
     unit()
     arm: Any = "ours"
-    return [DecodeTrace(model=model, batch=batch, arm=arm, span_us=1, kernels=[]) for batch in batches], "a fake"
+    return [DecodeTrace(model=model, batch=batch, arm=arm, span_us=1, kernels=KERNELS) for batch in batches], "a fake"
 
 
 def run_ncu(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -212,8 +212,9 @@ def test_what_is_stale_in_a_record_that_a_stage_rests_on_is_said(
         dispatch_hash=dispatch_hash.today() if dispatch else None,
     )
     today = kernel_hash.identity("small_m")
+    row = synthetic.bench_row(7, ours_kernels=["small_m_bf16_b4_g64_r8_w16_s2_t4"])
     synthetic.write(
-        synthetic.bench([synthetic.bench_row(7)], probe=4400.0).model_copy(update={"host_cost": [cost]}),
+        synthetic.bench([row], probe=4400.0).model_copy(update={"host_cost": [cost]}),
         host="h200",
         machine=synthetic.machine.model_copy(
             update={"gpu": Gpu(name="NVIDIA H200", vendor="nvidia", l2_bytes=60_000_000)}

@@ -14,7 +14,7 @@ from upstream_patch.errors import UserError
 from upstream_patch.measure.decode import cupti, trace
 from upstream_patch.problem import Problem
 from upstream_patch.records import dispatch_hash, facts
-from upstream_patch.records.decode_facts import conditions
+from upstream_patch.records.decode_facts import conditions, kernel_function
 from upstream_patch.records.decode_schema import DecodeArm, DecodeBody, DecodeCheck, DecodeModel, DecodeRow, DecodeTrace
 from upstream_patch.targets import judged, wanted
 
@@ -132,6 +132,32 @@ def test_generator_and_trace_have_facts_of_their_own(synthetic: Any) -> None:
         for name in ("ours_generator_tok_s", "stock_trace.kernels_us", "stock_trace.launches", "stock_trace.span_us")
     }
     assert list(values.values()) == [2000.0, 42.0, 3.5, 50.0]
+    assert [found[f"{stem}.stock_trace.b.{name}"].value for name in ("us", "launches")] == [12.0, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("void mlx::core::cu::qmv_kernel<8, 16, cutlass::subbyte<4, false>, cu", "qmv_kernel"),
+        ("mlx::core::cu::custom_kernel_small_m_bf16_b4_g64_r8_w16_s2_t2_6b13(int)", "small_m_bf16_b4_g64_r8_w16_s2_t2"),
+        ("void (anonymous namespace)::reduce_1d<float>(float const*)", "reduce_1d"),
+        ("plain", "plain"),
+        ("operator()", "operator"),
+        ("<>", "unnamed"),
+    ],
+)
+def test_a_kernel_s_function_names_a_fact(name: str, function: str) -> None:
+    assert kernel_function(name) == function
+
+
+def test_matmuls_alone_have_an_interval(synthetic: Any) -> None:
+    slow = arm(32.0, matmul_ms=[15.0, 16.0, 17.0, 16.0])
+    found = derived(synthetic, body(row(8, stock=slow, ours=arm(2.0, matmul_ms=[1.0, 1.0, 1.1, 1.0]))))
+    low, value, high = (
+        float(found[f"decode.test.llama-3.1-8b.B8.matmul_speedup{end}"].value) for end in ("_low", "", "_high")
+    )
+    assert value == pytest.approx((15 * 16 * 17 / 1.1 * 16) ** 0.25)
+    assert 13.0 < low < value < high < 19.0
 
 
 @pytest.mark.parametrize(
@@ -199,6 +225,14 @@ def test_targets_and_readme_read_the_facts(synthetic: Any) -> None:
 def test_launches_and_times_are_of_one_step() -> None:
     kernels = [("a", 0, 4000), ("b", 5000, 5500), ("a", 6000, 8000), ("b", 9000, 9500)]
     assert [(one.kernel, one.launches, one.us) for one in trace.summed(kernels, 2)] == [("a", 1, 3.0), ("b", 1, 0.5)]
+
+
+def test_long_names_that_begin_alike_stay_apart() -> None:
+    first, second = ("void a::kernel<" + "x" * 200 + f"{end}>()" for end in "yz")
+    found = trace.summed([(first, 0, 1000), (second, 0, 3000), (first, 0, 1000)], 1)
+    assert [(one.launches, one.us) for one in found] == [(1, 3.0), (2, 2.0)]
+    assert len({one.kernel for one in found}) == 2
+    assert all(one.kernel.startswith(first[:160]) and len(one.kernel) < 200 for one in found)
 
 
 def test_names_are_shown_as_they_were_written() -> None:

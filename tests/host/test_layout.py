@@ -17,7 +17,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"correctness", "records"}),
     frozenset({"measure", "series"}),
     frozenset({"draft", "github", "plots", "readme", "report", "routing_table", "targets"}),
-    frozenset({"cli", "contribution", "filing", "recording", "resuming", "terminal", "__main__"}),
+    frozenset({"cli", "contribution", "filing", "recording", "resuming", "terminal", "verifying", "__main__"}),
 )
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 # ops is nothing without MLX and is imported only when an operation is asked for; the others import MLX where they run.

@@ -179,7 +179,7 @@ def test_a_suite_gives_checked_rows_in_order(simulated: types.ModuleType) -> Non
     assert queue.protocol.copies * PROBLEM.packed_bytes > 3 * 70_000
     assert queue.protocol.ops_per_sample % queue.protocol.copies == 0
     assert all(row.check.passed and row.check.columns == min(320, row.problem.n) for row in body.rows)
-    assert queue.stock_kernels == queue.ours_kernels == []
+    assert queue.ours_kernels == []
     assert (seen[0], seen[-1]) == ((0, 60), (60, 60))
     assert any("clock" in note for note in body.notes)
     assert "0 of 5 rows needed another number of operations a sample than the first that was tried" in body.notes
@@ -279,18 +279,18 @@ def test_rows_that_needed_another_length_are_counted(
     assert [note for note in _run().notes if note.startswith("1 of 5 rows needed another number of operations")]
 
 
-def test_a_slow_probe_refuses_the_run(simulated: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    _set_probe(monkeypatch, 4299.0)
-    with pytest.raises(bench.SlowProbe, match=r"4299 GB/s, below the 4300 that an h200 must reach"):
-        _run()
+@pytest.mark.parametrize(("probe", "least"), [(4299.0, 0.0), (4459.0, 4460.0)])
+def test_a_slow_probe_refuses_the_run(simulated: Any, monkeypatch: Any, probe: float, least: float) -> None:
+    _set_probe(monkeypatch, probe)
+    with pytest.raises(bench.SlowProbe, match=rf"{probe:.0f} GB/s, below the {least or 4300:.0f} that this h200 must"):
+        bench.run_suite("tiny", machine=_machine(), least_gbps=least)
 
 
 def test_a_row_needs_a_passed_check() -> None:
     failed = Check(passed=False, norm_error=1.0, max_ulp=9.0, bound="far off", columns=3)
-    protocol = Protocol(copies=2, ops_per_sample=2, timer="t")
-    times = {name: [1.0] for name in ("stock", "ours", "aa")}
+    protocol, times = Protocol(copies=2, ops_per_sample=2, timer="t"), {"stock": [1.0], "ours": [1.0], "aa": [1.0]}
     with pytest.raises(WrongResult, match="far off"):
-        make_row(PROBLEM, protocol, times, failed, stock_kernels=[], ours_kernels=[], route="small_m")
+        make_row(PROBLEM, protocol, times, failed, ours_kernels=[], route="small_m")
 
 
 def test_without_cuda_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

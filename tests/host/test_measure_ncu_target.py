@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -73,7 +76,7 @@ def test_the_stock_names_come_from_the_routing_table(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "upstream_patch.ops", ops)
     monkeypatch.setattr(upstream_patch, "ops", ops, raising=False)
     assert expected(profile_plan("ncu-smoke")) == LAUNCHES
-    wanted = ["qmv_kernel", "small_m_x"] * 3 + ["qmm_sm80_kernel", "small_m_x"] * 2
+    wanted = ["qmv_kernel", "small_m_x"] * 4 + ["qmm_sm80_kernel", "small_m_x"] * 2
     assert [launch.symbol for launch in expected(profile_plan("ncu"))] == wanted * 2
     vars(ops).update(kernel_symbol=lambda _: None)
     with pytest.raises(UserError, match="no known kernel for ours"):
@@ -90,3 +93,39 @@ def test_the_real_runner_lets_the_target_import_this_package(tmp_path: Path, mon
     done = ncu._run([sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout).endswith("ncu_target.py")
+
+
+@pytest.mark.parametrize("stop", ["timeout", "ctrl-c"])
+def test_the_watched_program_ends_with_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str) -> None:
+    """It is ncu's child, and holds the GPU."""
+    watched = tmp_path / "watched"
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    program = f"import os, time; open({str(watched)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    if stop == "timeout":
+        monkeypatch.setattr(ncu, "TIMEOUT_S", 1)
+    else:
+
+        def interrupted(*_: Any, **__: Any) -> Any:
+            while not (watched.is_file() and watched.read_text()):
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(subprocess.TimeoutExpired if stop == "timeout" else KeyboardInterrupt):
+        ncu._run([sys.executable, "-c", parent, program])
+    number = int(watched.read_text())
+    for _ in range(200):
+        if not _alive(number):
+            return
+        time.sleep(0.01)
+    raise AssertionError("it lives on")
+
+
+def _alive(number: int) -> bool:
+    """Not one that waits for its parent to ask for it."""
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{number}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -114,6 +115,18 @@ def test_every_order_comes_equally_often() -> None:
     assert len(counts) == 6
     assert set(counts.values()) == {3}
     assert list(orders(("a", "b", "c"), 9, 1)) == list(orders(("a", "b", "c"), 9, 1))
+
+
+@pytest.mark.parametrize(
+    ("arms", "rounds"), [("abc", 6), ("abc", 12), ("abcd", 4), ("abcd", 12), ("abcd", 24), ("ab", 2)]
+)
+def test_no_arm_has_a_place_or_a_neighbour_more_often(arms: str, rounds: int) -> None:
+    taken = list(orders(tuple(arms), rounds, seed=rounds))
+    places = Counter((place, arm) for order in taken for place, arm in enumerate(order))
+    assert set(places.values()) == {rounds // len(arms)} and len(places) == len(arms) ** 2
+    after = Counter(pair for order in taken for pair in pairwise(order))
+    assert len(after) == len(arms) * (len(arms) - 1) and len(set(after.values())) == 1
+    assert taken != list(orders(tuple(arms), rounds, seed=rounds + 1)) or rounds < 4
 
 
 def test_work_that_takes_no_time_is_an_error(ready: Any) -> None:

@@ -12,16 +12,17 @@ import pytest
 from upstream_patch.correctness import Case, answer, matrix
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.kernels.tuning import Format, SmallM
+from upstream_patch.measure import graphs
 from upstream_patch.measure.wheel import arms, decode, run
 from upstream_patch.problem import Problem
-from upstream_patch.records import facts, wheel_facts
+from upstream_patch.records import canonical, facts, wheel_facts
 from upstream_patch.records.schema import CaseResult, Check, WheelBody, WheelDecode, WheelRow
 from upstream_patch.series.wheel import Counts, MlxLibrary
 
 CHECK = Check(passed=True, norm_error=0.001, max_ulp=0.5, bound="within bounds", columns=4)
 ROW = WheelRow(
     problem=Problem(m=4, n=512, k=512),
-    copies=20,
+    copies=30,
     ops_per_sample=100,
     stock_us=[20.0, 22.0, 21.0],
     runtime_us=[10.0, 10.0, 10.0],
@@ -54,6 +55,7 @@ def body(**changes: Any) -> WheelBody:
         host_hash=wheel_facts.host_hash(),
         cases=[case()],
         planned=1,
+        every=1,
         rows=[ROW],
         decode=[DECODED],
         calls={"small_m": 7, "folded": 1, "stock": 2},
@@ -152,15 +154,27 @@ def test_facts_are_stale_when_the_host_code_changes(synthetic: Any) -> None:
     synthetic.write(body())
     found = {fact.id: fact for fact in facts.derive(synthetic.load(), today=lambda _: "ab" * 32)}
     wheel = {name: fact for name, fact in found.items() if name.startswith("wheel.")}
-    assert {name: fact.value for name, fact in wheel.items()} == {
+    (over,) = wheel_facts.to_runtime(body())
+    assert over.value == pytest.approx((1.01 * 1.03 * 1.02) ** (1 / 3)) and over.low < over.value < over.high
+    stem = "wheel.test.512x512.b4.g64.bf16.M4"
+    few = "3 pairs are too few, 8 needed"
+    ends = {name: fact.value for name, fact in wheel.items() if name.startswith(f"{stem}.speedup")}
+    assert ends[f"{stem}.speedup_low"] < ends[f"{stem}.speedup"] < ends[f"{stem}.speedup_high"]
+    assert ends[f"{stem}.speedup"] == pytest.approx((20 / 10.1 * 22 / 10.3 * 21 / 10.2) ** (1 / 3))
+    assert {name: fact.value for name, fact in wheel.items() if name not in ends} == {
+        f"{stem}.wheel_to_runtime_low": canonical.tidy(over.low),
+        f"{stem}.wheel_to_runtime_high": canonical.tidy(over.high),
+        f"{stem}.verdict": "UNCLEAR",
+        f"{stem}.verdict_reason": few,
+        "wheel.test.every": 1,
         "wheel.test.cases": 1,
         "wheel.test.passed": 1,
         "wheel.test.planned": 1,
         "wheel.test.512x512.b4.g64.bf16.M4.stock_us": 21,
         "wheel.test.512x512.b4.g64.bf16.M4.runtime_us": 10,
         "wheel.test.512x512.b4.g64.bf16.M4.wheel_us": 10.2,
-        "wheel.test.512x512.b4.g64.bf16.M4.wheel_to_runtime": 1.02,
-        "wheel.test.most_wheel_to_runtime": 1.02,
+        "wheel.test.512x512.b4.g64.bf16.M4.wheel_to_runtime": canonical.tidy(over.value),
+        "wheel.test.most_wheel_to_runtime": canonical.tidy(over.value),
         "wheel.test.decode.b4.stock_step_us": 200_000,
         "wheel.test.decode.b4.wheel_step_us": 100_000,
         "wheel.test.decode.b4.runtime_step_us": 110_000,
@@ -172,7 +186,7 @@ def test_facts_are_stale_when_the_host_code_changes(synthetic: Any) -> None:
     assert not again["wheel.test.cases"].stale  # the newer one is, the older one is not
     newest = max(synthetic.load(), key=lambda loaded: loaded.record.created)
     alone = facts.derive([newest], today=lambda _: "ab" * 32)
-    about_ours = {name for name in wheel if "stock" not in name}
+    about_ours = {name for name in wheel if "stock_" not in name}
     assert {fact.id for fact in alone if fact.stale} == about_ours
 
 
@@ -206,6 +220,7 @@ print(json.dumps({{"decoded": decoded, "imported": {imported}}}))
     ("change", "says"),
     [
         ({}, None),
+        ({"then": "assert 'MLX_MAX_OPS_PER_BUFFER' not in os.environ"}, None),
         ({"counts": "0 0 9"}, "the preloaded library took no call of the program"),
         ({"counts": ""}, "the preloaded library left no counts"),
         ({"imported": "True"}, "the program imported upstream_patch"),
@@ -222,9 +237,16 @@ def test_decoding_in_processes_of_its_own(
     program.write_text(PROGRAM.format(**filled), encoding="utf-8")
     monkeypatch.setattr(decode, "PROGRAM", program)
     monkeypatch.setattr(decode, "preload", without_linker(decode.preload))
+    for name in graphs.LIMITS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(graphs, "_raised", set())
+    graphs.one_graph_a_sample()
+    monkeypatch.setenv("MLX_USE_CUDA_GRAPHS", "1")
     if says is None:
         found = decode.decode(tmp_path / "built.so", mlx, batches=(1, 2))
         assert found.calls == Counts(9, 2, 1)
+        limits = {name: value for name, value in found.environment.items() if name.startswith("MLX_")}
+        assert limits == {"MLX_USE_CUDA_GRAPHS": "1"}
         assert [(row.batch, row.wheel_s, row.same_as_runtime) for row in found.rows] == [
             (1, [1.0, 2.0, 3.0], True),
             (2, [1.0, 2.0, 3.0], True),

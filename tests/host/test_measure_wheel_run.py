@@ -112,7 +112,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "conditions": lambda label: [f"{label}: fine"],
         "load": lambda built, mlx: None,
         "run_rows": rows,
-        "decode": lambda built, mlx: decode.Decoded([decoded], Counts(7, 1, 2)),
+        "decode": lambda built, mlx: decode.Decoded([decoded], Counts(7, 1, 2), {"CUDA_X": "1"}),
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(run, name, fake)
@@ -127,7 +127,15 @@ def test_all_of_it_is_in_the_body(machine: dict[str, Any], tmp_path: Path) -> No
     assert (body.calls, len(body.decode), bool(body.model)) == ({"small_m": 7, "folded": 1, "stock": 2}, 1, True)
     assert {case.problem.m for case in machine["ahead"]} >= {1, 16, 32, decode.PROMPT}
     assert run.failures(body) == []
-    assert len(run.run_wheel(tmp_path / "built.so", every=2).cases) == 2
+    assert (body.every, body.decode_environment) == (1, {"CUDA_X": "1"})
+    part = run.run_wheel(tmp_path / "built.so", every=2)
+    assert (len(part.cases), part.planned, part.every) == (2, 3, 2)
+
+
+def test_too_few_cases_for_a_record_are_not_run(machine: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="2 of 3 cases are too few for a record here: --every 1 at most"):
+        run.run_wheel(tmp_path / "built.so", every=2, least_cases=2.7)
+    assert machine["ahead"] == []
 
 
 def test_decoding_can_be_left_out(machine: dict[str, Any], tmp_path: Path) -> None:

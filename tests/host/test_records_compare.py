@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.host.test_decode_records import arm, body, row
 from upstream_patch.errors import UserError
 from upstream_patch.machine import Gpu
 from upstream_patch.records import compare, export, facts, stats, store
@@ -74,6 +75,19 @@ def test_what_differs_between_the_runs_is_said(synthetic: Any) -> None:
     assert "host test" in found.same
     assert found.control.startswith("stock is not the same in both runs")
     assert said(found)[f"{STEM} ours"] == (1.0, "SAME")  # another stock says nothing of the machine
+
+
+def test_decode_compares_with_intervals(synthetic: Any) -> None:
+    wobble = [1 + 0.002 * ((7 * i) % 5 - 2) for i in range(12)]
+    for hours, gain in enumerate((1.0, 1.25)):
+        ours = arm(2.0, step_ms=[2.0 / gain * w for w in wobble], host_ms=[1.0] * 12)
+        stock, aa = arm(32.0, step_ms=[32.0 * w for w in wobble]), [32.0 * w for w in reversed(wobble)]
+        synthetic.write(body(row(8, stock=stock, folded=stock, ours=ours, aa_ms=aa)), age_hours=hours)
+    found = compared(synthetic)
+    assert said(found) == {"llama-3.1-8b.B8 stock": (1.0, "SAME"), "llama-3.1-8b.B8 ours": (1.25, "FASTER")}
+    pair = found.pairs[1]
+    assert pair.interval is not None and pair.interval.low < 1.25 < pair.interval.high
+    assert (pair.unit, pair.first, pair.second) == ("ms", 2.0, 1.6)
 
 
 def test_records_without_samples_compare_without_an_interval(synthetic: Any) -> None:

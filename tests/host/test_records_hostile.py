@@ -198,7 +198,7 @@ def test_a_known_host_needs_a_matrix(synthetic: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
 def test_a_stopped_write_leaves_nothing(synthetic: Any, monkeypatch: pytest.MonkeyPatch, stop: Any) -> None:
-    def stopped(path: Path, text: str) -> None:
+    def stopped(path: Path, text: str, **_: bool) -> None:
         raise stop
 
     monkeypatch.setattr("upstream_patch.records.placing.write_text", stopped)

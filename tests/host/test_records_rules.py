@@ -84,6 +84,8 @@ def test_a_probe_below_98_percent_of_the_best_is_refused(synthetic: Any) -> None
     with pytest.raises(UserError, match=r"below 98% of this host's best committed probe, 1000"):
         synthetic.write(synthetic.bench([], probe=979.0), 2)
     synthetic.write(synthetic.ncu(), 3)  # no probe, no rule
+    assert rules.best_probe("test", [loaded.record for loaded in synthetic.load()]) == 1000.0
+    assert rules.best_probe("other", [loaded.record for loaded in synthetic.load()]) == 0.0
 
 
 def test_the_host_must_be_this_machine(synthetic: Any, tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ def test_an_attachment_cannot_leave_its_folder(synthetic: Any) -> None:
 
 
 def test_a_failed_write_leaves_nothing(synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, text: str) -> None:
+    def full(path: Path, text: str, **_: bool) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("upstream_patch.records.placing.write_text", full)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def test_text_form_is_readable_and_stable(synthetic: Any) -> None:
     row = synthetic.bench_row(7, stock_us=[70.123456789, 1 / 3, 5.0])
     row = row.model_copy(update={"ours_us": [1.0, 1.0, 1.0], "aa_us": [2.0, 2.0, 2.0]})
     text = synthetic.write(synthetic.bench([row], probe=10_000.0)).read_text()
-    assert '"stock_us": [70.12346, 0.3333333, 5.0]\n' in text
+    assert '"stock_us": [70.12346, 0.3333333, 5.0],\n' in text
     assert text.endswith("}\n")
     assert text == canonical.dumps(json.loads(text))
     assert canonical.tidy(123456789.0) == 123456789.0  # a count of bytes keeps every digit
@@ -159,3 +160,22 @@ def test_the_kept_synthetic_records_still_load(root: Path) -> None:
 def test_a_real_scrubber_hides_this_machine(tmp_path: Path) -> None:
     text = scrub.here().text(f"{Path.cwd()}/build {Path.home()}/x /home/jane/y")
     assert text == "<repo>/build <home>/x <home>/y"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="names of open files are Linux's")
+def test_a_record_is_on_the_disk_when_the_writer_returns(synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal that held its units is thrown away next."""
+    synced: list[str] = []
+
+    def sync(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    path = synthetic.write(synthetic.bench([]), attachments={"raw.csv": b"1"})
+    base = synthetic.root.path.resolve()
+    stage = base / ".partial" / path.stem
+    names = [one.removeprefix(f"{base}/").replace(path.stem, "ID") for one in synced]
+    assert names[:2] == [".partial/ID/raw/raw.csv", ".partial/ID/raw"]
+    assert names[2].startswith(".partial/ID/.record.json.") and names[3] == ".partial/ID"
+    assert names[4:] == ["raw", str(base), "records/test", "records", str(base)]
+    assert not stage.exists()

@@ -175,10 +175,20 @@ def test_decode_is_shown_and_its_plot_drawn(synthetic: Any) -> None:
     assert speed.about.startswith("Random weights, 128-token prompts, mlx-lm 0.32.2. Tokens a second ")
     assert step.about.startswith("Milliseconds; random weights, 128-token prompts, mlx-lm 0.32.2. ")
     arms = ("stock, tok/s", "stock, folded, tok/s", "ours, tok/s")
-    assert speed.columns == ("B", *arms, "ours / stock", "ours, BatchGenerator, tok/s")
+    assert speed.columns == ("B", *arms, "ours / stock", "verdict", "ours, BatchGenerator, tok/s")
     assert shown == [
-        ("1", [("100", "10.00 ms"), ("200", "5.00 ms"), ("350", "2.86 ms"), ("not run", None), ("not run", None)]),
-        ("8", [("800", "10.00 ms"), ("1,600", "5.00 ms"), ("2,800", "2.86 ms"), ("3.50x", None), ("2,000", None)]),
+        ("1", [("100", "10.00 ms"), ("200", "5.00 ms"), ("350", "2.86 ms"), *[("not run", None)] * 3]),
+        (
+            "8",
+            [
+                ("800", "10.00 ms"),
+                ("1,600", "5.00 ms"),
+                ("2,800", "2.86 ms"),
+                ("3.50x", None),
+                ("not run", None),
+                ("2,000", None),
+            ],
+        ),
     ]
     assert [[row.head, *(cell.text for cell in row.cells[:3])] for row in step.groups[0].rows] == [
         ["B = 1, ours", "2.86", "not run", "not run"],

@@ -16,7 +16,7 @@ from upstream_patch.report import page
 
 pytestmark = [pytest.mark.needs_browser, pytest.mark.needs_plots]
 
-VIEWS = {"light": (1200, "light"), "dark": (1200, "dark"), "phone": (390, "light"), "phone-dark": (390, "dark")}
+VIEWS = {"light": (1200, "light"), "dark": (1200, "dark"), "phone": (360, "light"), "phone-dark": (360, "dark")}
 """Name -> CSS pixels across, preferred colours."""
 _LOOK = """() => ({
   wide: document.documentElement.scrollWidth,
@@ -41,8 +41,9 @@ def browser(chromium_path: str) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    quiet = ["--disable-gpu"]  # a page of 20,000 px is more than a software GPU always takes in one picture
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium_path, args=root)
+        browser = playwright.chromium.launch(executable_path=chromium_path, args=[*root, *quiet])
         yield browser
         browser.close()
 
@@ -67,6 +68,17 @@ def test_a_page_whose_plot_is_empty_or_too_wide_is_seen(root: Path, browser: Any
         broken.write_text(text.replace(was, becomes), encoding="utf-8")
         with pytest.raises(AssertionError):
             _readable(_shown(browser, broken, "phone"), "phone")
+
+
+def test_long_words_of_a_machine_do_not_make_a_phone_scroll_sideways(root: Path, browser: Any, tmp_path: Path) -> None:
+    """Its name, a version and a command may be one unbroken word."""
+    text = (root / "evidence" / page.FILE).read_text(encoding="utf-8")
+    word = "unbroken-" * 40
+    for before, after in (("<dd>", "</dd>"), ('<tr><th scope="row">', "</th>"), ("<code>", "</code>")):
+        head, _, rest = text.partition(before)
+        long = tmp_path / "long.html"
+        long.write_text(head + before + word + after + rest.partition(after)[2], encoding="utf-8")
+        assert _shown(browser, long, "phone")["wide"] <= VIEWS["phone"][0], before
 
 
 def _shown(browser: Any, path: Path, view: str, picture: Path | None = None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,8 +20,10 @@ app = typer.Typer(help="The evidence: what was measured, where, from which bytes
 
 @app.command("verify")
 def records_verify(evidence: Evidence = EVIDENCE) -> None:
-    """Check every record and raw file: form, hashes, rules."""
+    """Check every record and raw file (form, hashes, rules), derive every fact, and hold the generated files that are
+    there against them."""
     from upstream_patch.records import store
+    from upstream_patch.verifying import generated
 
     for path in store.put_in_place(existing(evidence)):
         print(f"{path} was finished, and is in its place now")
@@ -28,9 +31,14 @@ def records_verify(evidence: Evidence = EVIDENCE) -> None:
     for finding in findings:
         print(finding)
     if findings:
-        count = "1 fault" if len(findings) == 1 else f"{len(findings)} faults"
-        raise UserError(f"{count} in {evidence}; take the files back from git, or measure again")
-    print(f"{len(store.load_all(evidence))} records are as they were written")
+        raise UserError(f"{_faults(findings)} in {evidence}; take the files back from git, or measure again")
+    records = store.load_all(evidence)
+    facts, differences = generated(evidence, records)
+    for difference in differences:
+        print(difference)
+    if differences:
+        raise UserError(f"{_faults(differences)} in what is generated from {evidence}; the verbs above write it again")
+    print(f"{len(records)} records are as they were written; they give {facts} facts, which the generated files show")
 
 
 @app.command("compare")
@@ -63,6 +71,10 @@ def export(
     ):
         write_text(out / name, text)
         print(f"{out / name}: {text.count(chr(10)) - 1} rows")
+
+
+def _faults(found: Sequence[object]) -> str:
+    return "1 fault" if len(found) == 1 else f"{len(found)} faults"
 
 
 def _show(found: Comparison, first: str, second: str) -> None:

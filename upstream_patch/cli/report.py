@@ -12,7 +12,7 @@ app = typer.Typer()
 
 @app.command()
 def report(check: Check = False, evidence: Evidence = EVIDENCE) -> None:
-    """Write the page of everything that was measured, from facts: one HTML file, no script, no request."""
+    """Write the page of what was measured, from facts: one HTML file, no script, no request."""
     from upstream_patch.records import facts, store
     from upstream_patch.report import page
 

@@ -142,15 +142,18 @@ def _decode(context: Context) -> Stored:
 
 
 def _verify(context: Context) -> Result:
-    from upstream_patch.records import store
+    from upstream_patch.records import facts, store
 
     findings = store.verify(context.evidence)
     for finding in findings:
         context.console.print(str(finding), style="red", markup=False)
     if findings:
         raise UserError(f"{len(findings)} faults in {context.evidence}, first: {findings[0]}")
-    count = len(store.load_all(context.evidence))
-    return Result(Outcome.RAN, f"{count} records are as they were written" if count else "there is no record yet")
+    records = store.load_all(context.evidence)
+    if not records:
+        return Result(Outcome.RAN, "there is no record yet")
+    said = f"{len(records)} records are as they were written and give {len(facts.derive(records))} facts"
+    return Result(Outcome.RAN, said)
 
 
 def _report(context: Context) -> Result:

@@ -15,7 +15,7 @@ from upstream_patch import machine as prober
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import Machine
 from upstream_patch.measure import checked, graphs, inputs
-from upstream_patch.measure.conditions import conditions
+from upstream_patch.measure.conditions import conditions, watching
 from upstream_patch.measure.host_cost import host_costs
 from upstream_patch.measure.mlx_device import MlxDevice
 from upstream_patch.measure.probe import ReadProbe, launch_floor, read_probe
@@ -71,11 +71,13 @@ def run_suite(
     console: Console | None = None,
     limit_s: float = math.inf,
     keeper: Keeper | None = None,
+    least_gbps: float = 0.0,
 ) -> BenchBody:
     """Measure every row of a suite on this machine's CUDA GPU; prints a table to ``console`` (stderr by default).
 
     After ``limit_s`` seconds no further row starts; the notes name those that were not reached. Ctrl-C, or a row that
-    the ``keeper`` cannot write down, ends the run after the last complete row.
+    the ``keeper`` cannot write down, ends the run after the last complete row. ``least_gbps`` is what the read probe
+    must reach for the record to be taken, where that is more than its kind of machine must.
 
     Raises KeyboardInterrupt when Ctrl-C comes before the first row.
 
@@ -88,7 +90,7 @@ def run_suite(
         raise UserError(f"suite {name} is not for CUDA: `upstream-patch bench --suite {name}` says where it runs")
     deadline = time.monotonic() + limit_s
     keeper = keeper or Keeper([spec.id for spec in chosen.rows])
-    opened = open_device(machine or prober.probe())
+    opened = open_device(machine or prober.probe(), least_gbps)
     device, timer = opened.device, opened.timer
     specs = [spec for spec in chosen.rows if spec.id not in keeper.stored]
     tick = counter(progress, len(specs) * chosen.rounds)
@@ -114,17 +116,18 @@ def run_suite(
     return body
 
 
-def open_device(machine: Machine) -> Opened:
+def open_device(machine: Machine, least_gbps: float = 0.0) -> Opened:
     """Calibrate the timer, probe the memory and measure the launch floor, as every run does first.
 
-    Raises MissingTool without a CUDA device, SlowProbe when it reads memory more slowly than its kind must.
+    Raises MissingTool without a CUDA device, SlowProbe when it reads memory more slowly than its kind must, or than
+    ``least_gbps``.
     """
     device = MlxDevice()
     l2_bytes = inputs.last_level_cache(machine)
     notes = conditions("before")
     timer = Timer(device)
     timer.calibrate()
-    probe = normal_probe(device, timer, machine)
+    probe = normal_probe(device, timer, machine, least_gbps)
     notes += [f"read probe {shape}: {gbps:.0f} GB/s" for shape, gbps in probe.tried.items()]
     floor = launch_floor(device, timer)
     timer.calibrate()  # again at full clocks: this one is subtracted
@@ -139,18 +142,19 @@ def measure_row(opened: Opened, spec: Spec, rounds: int, seed: int = 0) -> Bench
     return _row(bench, spec, inputs.make_weights(spec.problem, copies, seed=1000 + seed), seed=seed)
 
 
-def normal_probe(device: MlxDevice, timer: Timer, machine: Machine) -> ReadProbe:
-    """The read probe, from a machine at its normal speed. Raises SlowProbe, or MissingTool without a count of SMs."""
+def normal_probe(device: MlxDevice, timer: Timer, machine: Machine, least_gbps: float = 0.0) -> ReadProbe:
+    """The read probe, from a machine at its normal speed. Raises SlowProbe below what its kind must reach, or below
+    ``least_gbps``; MissingTool without a count of SMs."""
     multiprocessors = machine.gpu.multiprocessors if machine.gpu is not None else None
     if not multiprocessors:
         raise MissingTool("the number of SMs is unknown", "run `upstream-patch doctor` and follow its fix")
     probe = read_probe(device, timer, multiprocessors)
     host = host_id(machine)
-    least, found = PROBE_FLOOR_GBPS.get(host, 0.0), statistics.median(probe.gbps)
+    least, found = max(PROBE_FLOOR_GBPS.get(host, 0.0), least_gbps), statistics.median(probe.gbps)
     if found < least:
         tried = "; ".join(f"{shape}: {gbps:.0f}" for shape, gbps in probe.tried.items())
         raise SlowProbe(
-            f"the read probe reached {found:.0f} GB/s, below the {least:.0f} that an {host} must reach ({tried}), so "
+            f"the read probe reached {found:.0f} GB/s, below the {least:.0f} that this {host} must reach ({tried}), so "
             "nothing was measured: stop what else uses the GPU, see its clocks with nvidia-smi, and run again"
         )
     return probe
@@ -213,7 +217,8 @@ def _row(bench: _Bench, spec: Spec, weights: inputs.Weights, seed: int) -> Bench
     link = ""
     try:
         ops_per_sample = plan_ops(bench.timer, [arms["stock"], arms["ours"]], copies)
-        times = paired(bench.timer, arms, ops_per_sample, rounds=bench.rounds, seed=seed, tick=bench.tick)
+        with watching(bench.tick) as watch:
+            times = paired(bench.timer, arms, ops_per_sample, rounds=bench.rounds, seed=seed, tick=watch.tick)
         if spec.order == "chain":
             y = inputs.call(stock, problem, x, weights.copies[0])
             mx.eval(y)
@@ -232,9 +237,9 @@ def _row(bench: _Bench, spec: Spec, weights: inputs.Weights, seed: int) -> Bench
         protocol,
         times,
         check,
-        stock_kernels=[],  # only a profiler sees which kernel stock ran: the ncu record names it
         ours_kernels=[symbol] if symbol else [],
         route=route,
+        watched=watch.found(),
     )
 
 

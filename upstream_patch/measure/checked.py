@@ -14,6 +14,7 @@ from upstream_patch.floating import SCALES
 from upstream_patch.measure.inputs import Matmul, Triple, Weights, call
 from upstream_patch.problem import Problem
 from upstream_patch.records.schema import BenchRow, Check, Protocol
+from upstream_patch.records.watched import Watched
 from upstream_patch.reference import Inputs
 
 EDGE_COLUMNS = 32
@@ -130,9 +131,9 @@ def make_row(
     times: dict[str, list[float]],
     check: Check,
     *,
-    stock_kernels: Sequence[str],
     ours_kernels: Sequence[str],
     route: str,
+    watched: Watched | None = None,
 ) -> BenchRow:
     """The one place where rows are made: takes a Check, and raises WrongResult when it did not pass."""
     if not check.passed:
@@ -144,9 +145,9 @@ def make_row(
         ours_us=times["ours"],
         aa_us=times["aa"],
         check=check,
-        stock_kernels=list(stock_kernels),
         ours_kernels=list(ours_kernels),
         route=route,
+        watched=watched,
     )
 
 

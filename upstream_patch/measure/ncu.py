@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import upstream_patch
@@ -197,17 +199,25 @@ def _collect(runner: Runner, arguments: Callable[[Sequence[str]], list[str]]) ->
 
 
 def _run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """In a session of its own, all of which ends with it: ncu's watched program would stay on the GPU."""
     # the watched program must import this very package, from whatever folder we were started in
     paths = [str(Path(upstream_patch.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return subprocess.run(
+    with subprocess.Popen(
         list(arguments),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        timeout=TIMEOUT_S,
-        check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)},
-    )
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=TIMEOUT_S)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def _checked(runner: Runner, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -24,7 +24,7 @@ from upstream_patch.kernels.tuning import DEVICE_CLASSES
 from upstream_patch.machine import Machine
 from upstream_patch.measure import inputs
 from upstream_patch.measure.checked import STOCK_BOUND, WrongResult, sample_columns
-from upstream_patch.measure.conditions import conditions
+from upstream_patch.measure.conditions import conditions, watching
 from upstream_patch.measure.steps import Progress, counter
 from upstream_patch.measure.suites import LLAMA_8B
 from upstream_patch.measure.timer import Timer, TimerError, paired, plan_ops
@@ -247,7 +247,8 @@ def _row(
     work["aa"] = graph_work(device, arms.peer, count)
     device.wait()
     ops = plan_ops(timer, [work["peer"], work["ours"]], count)
-    times = paired(timer, work, ops, rounds=ROUNDS, seed=problem.m, tick=tick)
+    with watching(tick) as watch:
+        times = paired(timer, work, ops, rounds=ROUNDS, seed=problem.m, tick=watch.tick)
     return PeerRow(
         problem=problem,
         copies=count,
@@ -258,6 +259,7 @@ def _row(
         peer_check=peer_check,
         check=our_check,
         ours_kernel=kernel,
+        watched=watch.found(),
     )
 
 

@@ -18,7 +18,6 @@ import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
 from typing import Any, Protocol
 
 from upstream_patch.errors import UserError
@@ -241,14 +240,25 @@ def _require_linear(timer: Timer, work: Work, ops: int) -> None:
 
 
 def orders(arms: Sequence[str], rounds: int, seed: int) -> Iterator[tuple[str, ...]]:
-    """The order of the arms in every round: all permutations, shuffled anew once each has been used."""
+    """The order of the arms in every round: one balanced square after another, each with its arms and rounds shuffled.
+
+    In a square (Williams') every arm stands in each place equally often, and equally often right after each other arm.
+    It has as many rounds as arms where their number is even, else twice as many: all six orders of three arms.
+    """
     rng = random.Random(seed)
     pool: list[tuple[str, ...]] = []
     for _ in range(rounds):
         if not pool:
-            pool = list(permutations(arms))
+            pool = _square(rng.sample(arms, len(arms)))
             rng.shuffle(pool)
         yield pool.pop()
+
+
+def _square(arms: Sequence[str]) -> list[tuple[str, ...]]:
+    count = len(arms)
+    zigzag = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(count)]  # 0, 1, -1, 2, ...
+    rows = [tuple(arms[(start + step) % count] for step in zigzag) for start in range(count)]
+    return rows if count % 2 == 0 else [*rows, *(row[::-1] for row in rows)]
 
 
 def paired(

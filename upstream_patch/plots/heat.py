@@ -1,4 +1,4 @@
-"""Speedup over stock by format and M: a map for each K x N and dtype of which several formats were measured."""
+"""Speedup over stock by format and M: a map for each K x N and dtype of which three or more formats were measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from upstream_patch.records.facts import Fact, current
 _WEIGHTS = "x is [M, K]; a map is one K x N and dtype, a row one format; an empty cell was not run"
 _PROTOCOL = "Cold weights; independent calls in a queue, which the GPU may overlap{one_graph}; stock time / our time"
 _LEAST_FORMATS = 3
-"""Two are no map: the boundary suite times one beside the usual one, at every M."""
+"""Of a map: two formats are two rows as wide as their M are many, which the tables show better."""
 
 
 def speedup(facts: Mapping[str, Fact], host: str) -> HeatMap | None:

@@ -8,9 +8,14 @@ from statistics import median
 
 from upstream_patch.errors import UserError
 from upstream_patch.records import facts, stats
-from upstream_patch.records.schema import BenchBody, BenchRow, PeerBody, PeerRow, Record
+from upstream_patch.records.decode_schema import DecodeBody
+from upstream_patch.records.provenance import LIBRARY
+from upstream_patch.records.schema import BenchBody, Body, PeerBody, Record, WheelBody
 from upstream_patch.records.stats import Interval, Judgement
 from upstream_patch.records.store import LoadedRecord
+from upstream_patch.records.watched import Watched, judged
+
+NOT_RECORDED = "not recorded"
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ def compare(first: LoadedRecord, second: LoadedRecord) -> Comparison:
             "table: compare records of one vendor's cards"
         )
     about = [(what, a, b) for (what, a), (_, b) in zip(_about(one), _about(other), strict=True)]
-    pairs, control = _timed(one, other) if isinstance(one.body, BenchBody | PeerBody) else (_values(first, second), "")
+    pairs, control = _timed(one, other) if all(_arms(one.body)) else (_values(first, second), "")
     names = [{pair[0] for pair in _named(loaded)} for loaded in (first, second)]
     return Comparison(
         kind=one.body.kind,
@@ -78,48 +83,82 @@ def _about(record: Record) -> Iterator[tuple[str, str]]:
         yield name, record.versions.get(name, "unknown")
     yield "kernel", record.kernel.hash[:12] if record.kernel else "none"
     yield "command", record.command
+    yield "MLX's library", record.versions.get(LIBRARY, NOT_RECORDED)[:12]
+    variables = record.environment
+    shown = "; ".join(f"{name}={value}" for name, value in (variables or {}).items())
+    yield "MLX's and CUDA's variables", NOT_RECORDED if variables is None else shown or "none"
     body = record.body
     if isinstance(body, BenchBody):
         yield "MLX's graph limits", body.graph_limits or "unknown"
+    if isinstance(body, BenchBody | DecodeBody):
         yield "read probe", f"{median(body.probe_gbps):,.0f} GB/s"
 
 
-def _rows(body: BenchBody | PeerBody) -> dict[str, BenchRow | PeerRow]:
-    return {row.fact_stem if isinstance(row, BenchRow) else row.problem.id: row for row in body.rows}
+@dataclass(frozen=True)
+class _Timed:
+    """A row as two runs' rows are compared: what ours ran beside, that again, and ours; entry i is of round i."""
+
+    name: str
+    other: Sequence[float]
+    again: Sequence[float]
+    ours: Sequence[float]
+    watched: Watched | None
 
 
-def _other(row: BenchRow | PeerRow) -> list[float]:
-    return row.stock_us if isinstance(row, BenchRow) else row.peer_us
+def _arms(body: Body) -> tuple[str, str, str]:
+    """(what ours is timed beside, what is compared, the unit); empty where a body has no paired rows."""
+    if isinstance(body, BenchBody):
+        return "stock", "ours", "us"
+    if isinstance(body, PeerBody):
+        return "peer", "ours", "us"
+    if isinstance(body, DecodeBody):
+        return "stock", "ours", "ms"
+    return ("runtime", "wheel", "us") if isinstance(body, WheelBody) else ("", "", "")
+
+
+def _rows(body: Body) -> dict[str, _Timed]:
+    rows: list[_Timed] = []
+    if isinstance(body, BenchBody):
+        rows = [_Timed(row.fact_stem, row.stock_us, row.aa_us, row.ours_us, row.watched) for row in body.rows]
+    elif isinstance(body, PeerBody):
+        rows = [_Timed(row.problem.id, row.peer_us, row.aa_us, row.ours_us, row.watched) for row in body.rows]
+    elif isinstance(body, DecodeBody):
+        rows = [_Timed(row.fact_stem, row.stock.step_ms, row.aa_ms, row.ours.step_ms, row.watched) for row in body.rows]
+    elif isinstance(body, WheelBody):
+        rows = [_Timed(row.problem.id, row.runtime_us, row.aa_us, row.wheel_us, row.watched) for row in body.rows]
+    return {row.name: row for row in rows}
 
 
 def _timed(one: Record, other: Record) -> tuple[list[Pair], str]:
     """Ours, and what it was timed beside, of each row that both have.
 
-    Rounds of two runs are not paired, so both sides are resampled apart. What differs between the runs shows in the
+    Rounds of two runs are not paired, so each side has its own spread. What differs between the runs shows in the
     other arm, whose code is the same while its version is: its ratio counts as noise of ours.
     """
-    assert isinstance(one.body, BenchBody | PeerBody) and isinstance(other.body, BenchBody | PeerBody)
     ours, theirs = _rows(one.body), _rows(other.body)
-    arm = "stock" if isinstance(one.body, BenchBody) else "peer"
-    control = _version(one) == _version(other) and one.host == other.host
-    both = [(name, ours[name], theirs[name]) for name in ours if name in theirs]
-    drift = stats.unpaired_ratios([(_other(a), _other(b)) for _, a, b in both])
-    change = stats.unpaired_ratios([(a.ours_us, b.ours_us) for _, a, b in both])
-    noise = [stats.geometric_mean_ratios([(_other(row), row.aa_us) for row in pair[1:]]) for pair in both]
+    arm, compared, unit = _arms(one.body)
+    # the wheel build's other arm is our own runtime delivery
+    same = one.kernel == other.kernel if isinstance(one.body, WheelBody) else _version(one) == _version(other)
+    control = same and one.host == other.host
     pairs = []
-    for (name, a, b), moved, changed, within in zip(both, drift, change, noise, strict=True):
-        samples = min(len(a.ours_us), len(b.ours_us))
-        widest = _widest([*within, moved] if control else within)
+    for name, a in ours.items():
+        b = theirs.get(name)
+        if b is None:
+            continue
+        moved, changed = stats.unpaired_ratios([(a.other, b.other), (a.ours, b.ours)])
+        within = stats.geometric_mean_ratios([(row.other, row.again) for row in (a, b)])
+        samples = min(len(a.ours), len(b.ours))
         for label, x, y, ratio, against in (
-            (arm, _other(a), _other(b), moved, _widest(within)),
-            ("ours", a.ours_us, b.ours_us, changed, widest),
+            (arm, a.other, b.other, moved, _widest(within)),
+            (compared, a.ours, b.ours, changed, _widest([*within, moved] if control else within)),
         ):
-            judgement = stats.verdict(ratio, against, samples)
-            pairs.append(Pair(f"{name} {label}", median(x), median(y), "us", ratio.value, ratio, judgement))
+            judgement = judged(judged(stats.verdict(ratio, against, samples, arm), a.watched), b.watched)
+            pairs.append(Pair(f"{name} {label}", median(x), median(y), unit, ratio.value, ratio, judgement))
     said = (
-        f"{arm} is the same code on the same host in both runs: what moves it is no merit of ours, and counts as noise"
+        f"{arm} is the same code on the same host in both runs: what moves it is no merit of {compared}, and counts as "
+        "noise"
         if control
-        else f"{arm} is not the same in both runs, so nothing tells a change of ours from one of the machine"
+        else f"{arm} is not the same in both runs, so nothing tells a change of {compared} from one of the machine"
     )
     return pairs, said
 
@@ -137,9 +176,8 @@ def _widest(intervals: Sequence[Interval]) -> Interval:
 
 def _named(loaded: LoadedRecord) -> Iterator[tuple[str, float, str]]:
     """Every value of a record, by an id without the host, so that two hosts' meet; (name, value, unit)."""
-    body = loaded.record.body
-    if isinstance(body, BenchBody | PeerBody):
-        yield from ((name, 0.0, "") for name in _rows(body))
+    if all(_arms(loaded.record.body)):
+        yield from ((name, 0.0, "") for name in _rows(loaded.record.body))
         return
     for fact in facts.derive([loaded]):
         if not isinstance(fact.value, str) and not fact.id.startswith("record."):

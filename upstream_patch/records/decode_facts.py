@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 
+from upstream_patch import kernels
 from upstream_patch.records import stats
 from upstream_patch.records.decode_schema import DecodeArm, DecodeModel, DecodeRow, DecodeTrace
+from upstream_patch.records.watched import judged
 
 Value = tuple[str, tuple[float | str, str, bool]]
 
@@ -20,6 +23,11 @@ def row_values(row: DecodeRow, model: DecodeModel, probe: float, mlx_lm: str) ->
     for arm, measured in row.arms.items():
         for what, value, unit in _arm(row.batch, measured, model.step_bytes, probe):
             yield f"{arm}_{what}", (value, unit, arm == "ours")
+    if len(row.ours.matmul_ms) == len(row.stock.matmul_ms):
+        (alone,) = stats.geometric_mean_ratios([(row.stock.matmul_ms, row.ours.matmul_ms)])
+        yield "matmul_speedup", (alone.value, "ratio", True)
+        yield "matmul_speedup_low", (alone.low, "ratio", True)
+        yield "matmul_speedup_high", (alone.high, "ratio", True)
     stock, ours_ms = row.stock.step_ms, row.ours.step_ms
     pairs = [(stock, ours_ms), (row.folded.step_ms, ours_ms), (stock, row.aa_ms)]
     over_stock, over_folded, noise = stats.geometric_mean_ratios(pairs)
@@ -27,7 +35,18 @@ def row_values(row: DecodeRow, model: DecodeModel, probe: float, mlx_lm: str) ->
         yield name, (ratio.value, "ratio", True)
         yield f"{name}_low", (ratio.low, "ratio", True)
         yield f"{name}_high", (ratio.high, "ratio", True)
-        yield f"{name}_verdict", (str(stats.verdict(ratio, noise, len(ours_ms)).verdict), "text", True)
+        judgement = judged(stats.verdict(ratio, noise, len(ours_ms)), row.watched)
+        yield f"{name}_verdict", (str(judgement.verdict), "text", True)
+        yield f"{name}_verdict_reason", (judgement.reason, "text", True)
+
+
+def kernel_function(name: str) -> str:
+    """The function of a kernel's name, without its namespaces, template and arguments, with our own instance's whole
+    name: what a fact's id can hold. Instances of one template share it."""
+    if ours := kernels.INSTANCE.search(name):
+        return ours.group()
+    plain = name.replace("(anonymous namespace)::", "").removeprefix("void ")
+    return re.sub(r"\W+", "_", re.split(r"[<(]", plain, maxsplit=1)[0].rpartition("::")[2]) or "unnamed"
 
 
 def conditions(stems: Mapping[int, str], value: Callable[[str], float | str | None]) -> str | None:
@@ -48,11 +67,16 @@ def conditions(stems: Mapping[int, str], value: Callable[[str], float | str | No
 
 
 def trace_values(trace: DecodeTrace) -> Iterator[Value]:
-    """us of a traced step: never a speed, only where its time goes."""
+    """us of a traced step: never a speed, only where its time goes, by function."""
     ours = trace.arm == "ours"
     yield "span_us", (trace.span_us, "us", ours)
     yield "kernels_us", (sum(one.us for one in trace.kernels), "us", ours)
     yield "launches", (sum(one.launches for one in trace.kernels), "count", ours)
+    functions = dict.fromkeys(kernel_function(one.kernel) for one in trace.kernels)
+    for function in functions:
+        those = [one for one in trace.kernels if kernel_function(one.kernel) == function]
+        yield f"{function}.us", (sum(one.us for one in those), "us", ours)
+        yield f"{function}.launches", (sum(one.launches for one in those), "count", ours)
 
 
 def _arm(batch: int, arm: DecodeArm, step_bytes: int, probe: float) -> Iterator[tuple[str, float, str]]:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from upstream_patch.problem import Problem
 from upstream_patch.records.form import FORM, Count, Error, Gbps, Microseconds, Samples, Sha256
+from upstream_patch.records.watched import Watched
 
 DecodeArmName = Literal["stock", "folded", "ours"]
 
@@ -65,6 +66,8 @@ class DecodeRow(Model):
     """Stock again, in the same rounds: stock / aa is the noise of the method."""
     ours_kernels: dict[str, str]
     """Problem id -> our kernel that took it; what is not there went to stock."""
+    watched: Watched | None = None
+    """Of the steps' rounds. None where the driver could not be asked, and in older records."""
 
     @property
     def arms(self) -> dict[DecodeArmName, DecodeArm]:

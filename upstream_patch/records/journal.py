@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from upstream_patch.errors import UserError
 from upstream_patch.files import write_text
 from upstream_patch.machine import Machine
-from upstream_patch.records import canonical, dispatch_hash
+from upstream_patch.records import canonical, dispatch_hash, provenance
 from upstream_patch.records.schema import Body, KernelIdentity
 
 FOLDER = "unfinished"
@@ -49,14 +49,13 @@ class State(BaseModel):
     versions: dict[str, str]
     """With our commit."""
     environment: dict[str, str]
-    """MLX's variables."""
+    """MLX's and CUDA's variables (``provenance.environment``)."""
 
     @classmethod
     def of(
         cls, name: str, asked: object, kernel: KernelIdentity, machine: Machine, versions: Mapping[str, str]
     ) -> State:
         """That of this process. ``asked``: everything that the units depend on, with a ``repr`` that tells it apart."""
-        environment = {name: value for name, value in sorted(os.environ.items()) if name.startswith("MLX_")}
         return cls(
             name=name,
             plan=hashlib.sha256(repr(asked).encode()).hexdigest(),
@@ -64,7 +63,7 @@ class State(BaseModel):
             dispatch=dispatch_hash.today(),
             machine=machine,
             versions=dict(versions),
-            environment=environment,
+            environment=provenance.environment(),
         )
 
     def differences(self, other: State) -> list[str]:

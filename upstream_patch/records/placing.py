@@ -1,8 +1,8 @@
 """How a record gets its place: whole, with its raw files, whatever kills the writer.
 
 A record and its raw files are first written to ``<root>/.partial/<record id>``, its text last: from that moment it is
-finished. Then they are moved, the record last. What is cut off in between, the next writer moves the rest of the way;
-what is cut off before is no record, and is taken away.
+finished, and on the disk. Then they are moved, the record last. What is cut off in between, the next writer moves the
+rest of the way; what is cut off before is no record, and is taken away.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from upstream_patch.errors import UserError
-from upstream_patch.files import write_text
+from upstream_patch.files import sync_folder, write_text
 
 PARTIAL = ".partial"
 _RECORD, _RAW = "record.json", "raw"
@@ -41,8 +41,10 @@ def place(base: Path, identifier: str, text: str, raw: Mapping[str, bytes]) -> P
                 if raw:
                     (stage / _RAW).mkdir()
                 for name, data in raw.items():
-                    (stage / _RAW / name).write_bytes(data)
-                write_text(stage / _RECORD, text)
+                    _write(stage / _RAW / name, data)
+                if raw:
+                    sync_folder(stage / _RAW)
+                write_text(stage / _RECORD, text, durable=True)
                 _move(stage, target, folder)
             except BaseException:
                 if not target.exists():
@@ -79,9 +81,24 @@ def _move(stage: Path, target: Path, folder: Path) -> None:
     if (stage / _RAW).is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         (stage / _RAW).replace(folder)
+        _sync_up(folder.parent, 2)
     target.parent.mkdir(parents=True, exist_ok=True)
     (stage / _RECORD).replace(target)
+    _sync_up(target.parent, 3)  # who waits for this throws its journal away next
     _remove(stage)
+
+
+def _sync_up(folder: Path, levels: int) -> None:
+    """A folder and those above it, which may be new as well."""
+    for each in (folder, *folder.parents)[:levels]:
+        sync_folder(each)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _remove(stage: Path) -> None:

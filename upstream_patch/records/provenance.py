@@ -7,7 +7,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
+from hashlib import file_digest
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import upstream_patch
@@ -30,6 +33,8 @@ REDIRECTING = frozenset(
     )
 )
 """Variables that name another repository, index, text or file than git's arguments do, as inside a git hook."""
+LIBRARY = "libmlx-sha256"
+"""Among the versions: of the library that was loaded, since a version has a wheel for each platform."""
 
 _DISTRIBUTIONS = (
     "mlx",
@@ -63,7 +68,7 @@ def host_id(machine: Machine) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions by distribution name, plus ``python``, ``upstream-patch`` and its ``commit``."""
+    """Installed versions by distribution name, plus ``python``, ``upstream-patch``, its ``commit``, and ``LIBRARY``."""
     found = {
         "python": ".".join(str(part) for part in sys.version_info[:3]),
         "upstream-patch": upstream_patch.__version__,
@@ -74,7 +79,27 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
+    for path in _libraries():
+        found[LIBRARY] = _sha256(path, path.stat().st_mtime_ns)
     return found
+
+
+def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Those that MLX and CUDA read, by name; of this process if left out."""
+    return {name: value for name, value in sorted(variables.items()) if name.startswith(("MLX_", "CUDA_"))}
+
+
+def _libraries() -> list[Path]:
+    """MLX's, at most one; asked without importing it."""
+    spec = find_spec("mlx")
+    folders = (spec and spec.submodule_search_locations) or []
+    return [path for one in folders for path in sorted(Path(one, "lib").glob("libmlx.*")) if path.is_file()][:1]
+
+
+@cache
+def _sha256(path: Path, changed_ns: int) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def require_commit(host: str, found: Mapping[str, str]) -> None:

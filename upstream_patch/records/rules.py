@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import get_args
 
@@ -12,11 +12,13 @@ from upstream_patch import kernels
 from upstream_patch.problem import Problem
 from upstream_patch.records.build_body import BuildBody
 from upstream_patch.records.decode_schema import DecodeBody
+from upstream_patch.records.plausible import Violation, implausible
 from upstream_patch.records.provenance import HOSTS, TEST_HOST, host_id
 from upstream_patch.records.schema import (
     BenchBody,
     Body,
     CorrectnessBody,
+    KernelIdentity,
     NcuBody,
     PeerBody,
     Record,
@@ -40,13 +42,12 @@ LEAST_LAUNCHES = 1100
 """The same of the launches that the sanitizers watched."""
 LEAST_LAUNCHES_WITHOUT_HASHES = 600
 """Of records without the outputs' hashes, whose matrix had no batches, no strides and not every instance."""
+LEAST_WHEEL_CASES, LEAST_WHEEL_MATRIX = 300, 1000
+"""The same of the cases of a wheel build, and of the matrix that they are every n-th case of."""
 SHARE_OF_MATRIX = 0.9
 """How far a host's matrix may shrink: another tuning has a few other cases, a part of the matrix lacks many."""
 _LARGEST_SIZE = 2**31 - 1  # what MLX can hold as one dimension of an array
 _CAPABILITY = re.compile(r"\d{1,2}\.\d", re.ASCII)
-
-Violation = tuple[str, str]
-"""(field of the record, what is wrong with it)"""
 
 
 def violations(record: Record) -> Iterator[Violation]:
@@ -83,31 +84,27 @@ def violations(record: Record) -> Iterator[Violation]:
         if body.failed("base").keys() != body.failed("series").keys():
             yield "body.runs", "the base and the series were not tested in the same environments"
     elif isinstance(body, WheelBody):
-        yield from _twice("body.cases", [(case.case, case.problem, case.seed) for case in body.cases])
-        yield from _twice("body.rows", [row.problem for row in body.rows])
-        for index, row in enumerate(body.rows):
-            if not row.check.passed:
-                yield f"body.rows.{index}.check.passed", f"{row.problem.id} is wrong, a wrong result has no speed"
+        yield from _wheel(record, body)
     else:
         yield from _twice("body.launches", [launch.model_dump_json() for launch in body.launches])
         calls = [(launch.problem, launch.arm) for launch in body.launches]
         begins = [call for at, call in enumerate(calls) if at == 0 or calls[at - 1] != call]
         yield from _twice("body.launches", begins, "a second call of")
+    yield from implausible(record)
+
+
+def best_probe(host: str, committed: Iterable[Record]) -> float:
+    """GB/s of the best committed read probe of a host, 0 without one. A run below ``PROBE_SHARE_OF_BEST`` of it says
+    nothing about a kernel: ask before a measurement, since its record would be refused."""
+    probed = (old.body for old in committed if old.host == host)
+    return max((median(body.probe_gbps) for body in probed if isinstance(body, BenchBody | DecodeBody)), default=0.0)
 
 
 def slow_probe(record: Record, committed: Iterable[Record]) -> Violation | None:
-    """A run whose read probe is below 98% of the best committed one of its host says nothing about a kernel."""
+    """A run whose read probe is too far below the best committed one of its host."""
     if not isinstance(record.body, BenchBody | DecodeBody):
         return None
-    best = max(
-        (
-            median(old.body.probe_gbps)
-            for old in committed
-            if old.host == record.host and isinstance(old.body, BenchBody | DecodeBody)
-        ),
-        default=0.0,
-    )
-    probe = median(record.body.probe_gbps)
+    best, probe = best_probe(record.host, committed), median(record.body.probe_gbps)
     if probe >= PROBE_SHARE_OF_BEST * best:
         return None
     return (
@@ -119,9 +116,11 @@ def slow_probe(record: Record, committed: Iterable[Record]) -> Violation | None:
 
 def part_of_matrix(record: Record, others: Iterable[Record]) -> Violation | None:
     """A correctness run that leaves out what another one of its host tried cannot stand in its place, nor can the
-    sanitizers' over fewer launches."""
+    sanitizers' over fewer launches, nor a wheel build's over fewer cases of the same code."""
     if isinstance(record.body, SanitizerBody):
         return _fewer_launches(record, record.body, others)
+    if isinstance(record.body, WheelBody):
+        return _fewer_cases(record, record.body, others)
     if not isinstance(record.body, CorrectnessBody):
         return None
     cases = record.body.cases
@@ -154,6 +153,26 @@ def _fewer_launches(record: Record, body: SanitizerBody, others: Iterable[Record
     return None
 
 
+def least_wheel_cases(host: str, host_hash: str, kernel: KernelIdentity | None, committed: Iterable[Record]) -> float:
+    """How many cases of this host code and kernel a record needs. Of another code a part says more than nothing; of the
+    same it would hide what the whole says."""
+    same = (
+        len(other.body.cases)
+        for other in committed
+        if isinstance(other.body, WheelBody) and other.host == host
+        if (other.body.host_hash, other.kernel) == (host_hash, kernel)
+    )
+    return max(SHARE_OF_MATRIX * max(same, default=0), LEAST_WHEEL_CASES if host in HOSTS else 0)
+
+
+def _fewer_cases(record: Record, body: WheelBody, others: Iterable[Record]) -> Violation | None:
+    older = [other for other in others if other.created <= record.created and other.id != record.id]
+    least, count = least_wheel_cases(record.host, body.host_hash, record.kernel, older), len(body.cases)
+    if count >= least:
+        return None
+    return "body.cases", f"{count} cases are a part of the matrix: {least:.0f} of this code are needed"
+
+
 def _impossible(body: Body) -> Iterator[Violation]:
     """Problems of sizes that no array has."""
     parts: dict[str, Sequence[Problem]] = {}
@@ -166,6 +185,7 @@ def _impossible(body: Body) -> Iterator[Violation]:
         parts["launched"] = [launch.problem for launch in body.launched]
     elif isinstance(body, PeerBody | WheelBody):
         parts["rows"] = [row.problem for row in body.rows]
+        parts["cases"] = [case.problem for case in body.cases] if isinstance(body, WheelBody) else []
     elif isinstance(body, DecodeBody):
         parts |= {f"models.{index}.problems": model.problems for index, model in enumerate(body.models)}
     elif isinstance(body, NcuBody):
@@ -280,25 +300,50 @@ def _sanitizer(record: Record, body: SanitizerBody) -> Iterator[Violation]:
         yield "body.launched", f"{len(body.launched)} launches are a part of the matrix, which has more than {least}"
 
 
+def _wheel(record: Record, body: WheelBody) -> Iterator[Violation]:
+    yield from _twice("body.cases", [(case.case, case.problem, case.seed) for case in body.cases])
+    yield from _twice("body.rows", [row.problem for row in body.rows])
+    yield from _twice("body.decode", [decoded.batch for decoded in body.decode])
+    count, every = len(body.cases), body.every
+    if count > body.planned or (every is not None and count != -(-body.planned // every)):
+        yield "body.cases", f"{count} cases, where every {every or 'n'}-th of {body.planned} were to be run"
+    if record.host in HOSTS and (count < LEAST_WHEEL_CASES or body.planned < LEAST_WHEEL_MATRIX):
+        asked = f"{LEAST_WHEEL_CASES} of {LEAST_WHEEL_MATRIX} at least are asked on {record.host}"
+        yield "body.cases", f"{count} cases of {body.planned}: {asked}"
+    for index, row in enumerate(body.rows):
+        if not row.check.passed:
+            yield f"body.rows.{index}.check.passed", f"{row.problem.id} is wrong, a wrong result has no speed"
+        times = {"stock_us": row.stock_us, "runtime_us": row.runtime_us, "wheel_us": row.wheel_us, "aa_us": row.aa_us}
+        yield from _cold(record, index, row.problem, row.copies, times)
+
+
+def _cold(
+    record: Record, index: int, problem: Problem, copies: int, times: Mapping[str, Sequence[float]]
+) -> Iterator[Violation]:
+    """Of a row whose run has no read probe of its own."""
+    probe = PROBE_FLOOR_GBPS.get(record.host)
+    for name, samples in times.items() if probe else ():
+        fraction = problem.read_fraction(median(samples), probe) if probe else 0.0
+        if fraction > MOST_OF_PEER_PROBE:
+            yield f"body.rows.{index}.{name}", f"{problem.id} reads {fraction:.4g} of {record.host}'s least probe"
+    cache, held = record.machine.gpu.l2_bytes if record.machine.gpu else None, copies * problem.packed_bytes
+    if cache and held <= CACHE_MULTIPLE * cache:
+        yield (
+            f"body.rows.{index}.copies",
+            f"{copies} copies are {held} bytes: cold needs more than {CACHE_MULTIPLE} x {cache}",
+        )
+
+
 def _peer(record: Record, body: PeerBody) -> Iterator[Violation]:
     yield from _twice("body.rows", [row.problem for row in body.rows])
-    cache = record.machine.gpu.l2_bytes if record.machine.gpu else None
     for index, row in enumerate(body.rows):
         for name, check in (("peer_check", row.peer_check), ("check", row.check)):
             if not check.passed:
                 yield f"body.rows.{index}.{name}", f"{row.problem.id} is wrong, a wrong result has no speed"
         if record.host in HOSTS and not kernels.INSTANCE.match(row.ours_kernel):
             yield f"body.rows.{index}.ours_kernel", f"{row.ours_kernel!r} is no instance of our kernel"
-        probe = PROBE_FLOOR_GBPS.get(record.host)
-        fraction = row.problem.read_fraction(median(row.ours_us), probe) if probe else 0.0
-        if fraction > MOST_OF_PEER_PROBE:
-            yield f"body.rows.{index}.ours_us", f"{row.problem.id} reads {fraction:.4g} of {record.host}'s least probe"
-        held = row.copies * row.problem.packed_bytes
-        if cache and held <= CACHE_MULTIPLE * cache:
-            yield (
-                f"body.rows.{index}.copies",
-                f"{row.copies} copies are {held} bytes: cold needs more than {CACHE_MULTIPLE} x {cache}",
-            )
+        times = {"peer_us": row.peer_us, "ours_us": row.ours_us, "aa_us": row.aa_us}
+        yield from _cold(record, index, row.problem, row.copies, times)
 
 
 def _twice(where: str, keys: Sequence[Hashable], what: str = "says again what is in") -> Iterator[Violation]:

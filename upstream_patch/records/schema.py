@@ -16,6 +16,7 @@ from upstream_patch.records.build_body import BuildBody
 from upstream_patch.records.decode_schema import DecodeBody
 from upstream_patch.records.form import FORM, Count, Error, Gbps, Microseconds, Samples, Sha256
 from upstream_patch.records.forward import Forward
+from upstream_patch.records.watched import Watched
 
 SCHEMA_VERSION = 1
 REPEATS = 20
@@ -115,11 +116,14 @@ class BenchRow(Model):
     aa_us: Samples
     """Stock again, in the same rounds: stock_us / aa_us is the noise of the method."""
     check: Check
-    stock_kernels: list[str]
+    stock_kernels: list[str] = []
+    """Empty in every record: only a profiler sees which kernels stock ran, and the ncu record names them."""
     ours_kernels: list[str]
-    """Kernel names the profiler or the launcher saw; never guessed."""
+    """What the launcher launched; never guessed."""
     route: str
     """The route our operation took, e.g. ``small_m`` or ``stock_folded``."""
+    watched: Watched | None = None
+    """None where the driver could not be asked, and in older records."""
 
     @model_validator(mode="after")
     def _paired(self) -> BenchRow:
@@ -264,6 +268,8 @@ class PeerRow(Model):
     """Against the reference of the peer's own form of the weights, which rounds other values than MLX's."""
     check: Check
     ours_kernel: str
+    watched: Watched | None = None
+    """None where the driver could not be asked, and in older records."""
 
     @model_validator(mode="after")
     def _paired(self) -> PeerRow:
@@ -298,6 +304,8 @@ class WheelRow(Model):
     check: Check
     module: str
     """The JIT module that the host code took the kernel from."""
+    watched: Watched | None = None
+    """None where the driver could not be asked, and in older records."""
 
     @model_validator(mode="after")
     def _paired(self) -> WheelRow:
@@ -332,10 +340,15 @@ class WheelBody(Model):
     """``kernels`` are JIT modules, named by the host code. Every result was the runtime delivery's, bit for bit."""
     planned: Count
     """Cases of the whole matrix that the host code is asked for: more than ``cases`` where only every n-th was run."""
+    every: Annotated[int, Field(ge=1)] | None = None
+    """Every so many-th case of the matrix was run. None in older records."""
     rows: list[WheelRow]
     model: dict[str, int | float | str | bool] = {}
     """The model of ``decode``, whose weights are random."""
     decode: list[WheelDecode] = []
+    decode_environment: dict[str, str] | None = None
+    """As ``Record.environment``, of the processes that decoded: without the graph limits that the rows were timed with.
+    None in older records, whose processes had those limits too."""
     calls: dict[str, Count] = {}
     """Of the decoding with the library preloaded: evaluations by route (small_m, stock), and those folded first."""
     notes: list[str] = []
@@ -364,7 +377,10 @@ class Record(Model):
     command: str
     machine: Machine
     versions: dict[str, str]
-    """mlx, cuda runtime, driver, this package, its commit."""
+    """mlx and the sha256 of its library, cuda runtime, driver, this package, its commit."""
+    environment: dict[str, str] | None = None
+    """The variables of the process that MLX and CUDA read (``provenance.environment``), MLX's graph limits too.
+    None in older records."""
     kernel: KernelIdentity | None
     body: Body
     attachments: list[Attachment] = []

@@ -18,10 +18,11 @@ from upstream_patch.errors import UserError
 from upstream_patch.machine import Machine
 from upstream_patch.records import canonical, rules, scrub
 from upstream_patch.records.placing import finish, place
-from upstream_patch.records.provenance import TEST_HOST, require_commit
+from upstream_patch.records.provenance import TEST_HOST, environment, require_commit
 from upstream_patch.records.schema import SCHEMA_VERSION, Body, KernelIdentity, Record
 
 EVIDENCE = Path("evidence")
+LINKED = "is a symbolic link: what it leads to is not in the evidence"
 LEAK = "holds a path or an id of the machine that wrote it: write it again through the writer"
 
 
@@ -80,8 +81,10 @@ def write(
     attachments: Mapping[str, bytes] | None = None,
     created: datetime | None = None,
     scrubber: scrub.Scrubber | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Path:
-    """Store one record and its raw files, and return the record's path.
+    """Store one record and its raw files, and return the record's path. ``variables`` are those of the process that
+    measured; this one's if left out.
 
     Paths, user names and machine names are replaced before anything is hashed. Raises UserError, and leaves nothing
     behind, when the record breaks a rule: a wrong result in a benchmark, a slow read probe, a part of the correctness
@@ -100,6 +103,7 @@ def write(
             "command": command,
             "machine": machine.model_dump(),
             "versions": dict(versions),
+            "environment": dict(environment() if variables is None else variables),
             "kernel": kernel and kernel.model_dump(),
             "body": body.model_dump(),
         }
@@ -163,7 +167,8 @@ def find(name: str, root: Root = EVIDENCE) -> LoadedRecord:
 
 
 def verify(root: Root = EVIDENCE) -> list[Finding]:
-    """Everything wrong with the evidence, in file order: form, hashes, raw files, rules, local paths, stray files."""
+    """Everything wrong with the records and raw files, in file order: form, hashes, rules, local paths, stray files,
+    links. A changed record with the id that fits is seen only where a rule breaks: git's history is the guard."""
     base, owned = folder_of(root), set()
     findings: list[Finding] = []
     sound: list[LoadedRecord] = []
@@ -183,11 +188,17 @@ def verify(root: Root = EVIDENCE) -> list[Finding]:
     for folder in sorted((base / "raw").glob("*")):
         if folder.name not in owned:
             findings.append(Finding(_shown(folder, base), "", "raw data that no record names"))
+    for folder in (base / "records", base / "raw"):
+        for path in (folder, *sorted(folder.rglob("*"))):
+            if path.is_symlink() and path.suffix != ".json":  # a record that is one was said above
+                findings.append(Finding(_shown(path, base), "", LINKED))
     return findings
 
 
 def _examine(file: Path, base: Path, root: Root) -> tuple[LoadedRecord | None, list[Finding]]:
     shown = _shown(file, base)
+    if any(path.is_symlink() for path in (file, file.parent, file.parent.parent)):
+        return None, [Finding(shown, "", LINKED)]
     try:
         data = file.read_bytes()
         text = data.decode()
@@ -225,7 +236,7 @@ def _attachments(record: Record, folder: Path, shown: str) -> list[Finding]:
     findings = []
     for index, attachment in enumerate(record.attachments):
         file = folder / attachment.path
-        if not file.is_file():
+        if not file.is_file() or file.is_symlink() or folder.is_symlink() or folder.parent.is_symlink():
             wrong = "is missing"
         elif hashlib.sha256(file.read_bytes()).hexdigest() != attachment.sha256:
             wrong = "was changed after writing"
@@ -233,9 +244,10 @@ def _attachments(record: Record, folder: Path, shown: str) -> list[Finding]:
             continue
         findings.append(Finding(shown, f"attachments.{index}", f"raw/{record.id}/{attachment.path} {wrong}"))
     named = {attachment.path for attachment in record.attachments}
-    for file in sorted(folder.glob("*")):
-        if file.name not in named:
-            findings.append(Finding(shown, "attachments", f"raw/{record.id}/{file.name} is not named by the record"))
+    for file in sorted(folder.rglob("*")):
+        if file.relative_to(folder).as_posix() not in named:
+            name = file.relative_to(folder.parent).as_posix()
+            findings.append(Finding(shown, "attachments", f"raw/{name} is not named by the record"))
     return findings
 
 
@@ -244,7 +256,7 @@ def _leaks(file: Path, base: Path) -> Iterator[Path]:
     tree = canonical.loads(file.read_text(encoding="utf-8"))  # as text, a line's end would be the letter before a path
     if scrub.ANYWHERE.tree(tree) != tree:
         yield file
-    for raw in sorted((base / "raw" / file.stem).glob("*")):
+    for raw in sorted(path for path in (base / "raw" / file.stem).rglob("*") if path.is_file()):
         text = raw.read_bytes().decode("latin-1")
         if scrub.ANYWHERE.text(text) != text:
             yield raw

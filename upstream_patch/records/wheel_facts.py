@@ -8,13 +8,16 @@ from hashlib import sha256
 from pathlib import Path
 from statistics import median
 
+from upstream_patch.records import stats
 from upstream_patch.records.cpp_tokens import tokens
 from upstream_patch.records.schema import WheelBody
+from upstream_patch.records.stats import Interval
+from upstream_patch.records.watched import judged
 
 HOST_CODE = Path(__file__).parents[1] / "series" / "cuda"
 _COMPILED = ("*.h", "*.cpp", "*.cuh", "eval_gpu_*.inc")
 
-Named = tuple[str, float, str, bool]
+Named = tuple[str, float | str, str, bool]
 """(name, value, unit, whether it says something about our kernel)"""
 
 
@@ -30,21 +33,37 @@ def host_hash() -> str:
     return digest.hexdigest()
 
 
+def to_runtime(body: WheelBody) -> list[Interval]:
+    """Of each row, the wheel build's time over the runtime delivery's: geometric mean of the paired ratios."""
+    return stats.geometric_mean_ratios([(row.wheel_us, row.runtime_us) for row in body.rows])
+
+
 def wheel_values(body: WheelBody) -> Iterator[Named]:
     """Counts of the cases, times of every row, and what decoding took, with the wheel build and beside it."""
     yield "cases", len(body.cases), "count", True
     yield "planned", body.planned, "count", True
     yield "passed", sum(case.passed for case in body.cases), "count", True
-    ratios = []
-    for row in body.rows:
-        stock, runtime, wheel = (median(times) for times in (row.stock_us, row.runtime_us, row.wheel_us))
-        ratios.append(median(w / r for w, r in zip(row.wheel_us, row.runtime_us, strict=True)))
-        yield f"{row.problem.id}.stock_us", stock, "us", False
-        yield f"{row.problem.id}.runtime_us", runtime, "us", True
-        yield f"{row.problem.id}.wheel_us", wheel, "us", True
-        yield f"{row.problem.id}.wheel_to_runtime", ratios[-1], "ratio", True
-    if ratios:
-        yield "most_wheel_to_runtime", max(ratios), "ratio", True
+    if body.every is not None:
+        yield "every", body.every, "count", True
+    over = to_runtime(body)
+    for row, ratio in zip(body.rows, over, strict=True):
+        stem = row.problem.id
+        yield f"{stem}.stock_us", median(row.stock_us), "us", False
+        yield f"{stem}.runtime_us", median(row.runtime_us), "us", True
+        yield f"{stem}.wheel_us", median(row.wheel_us), "us", True
+        yield f"{stem}.wheel_to_runtime", ratio.value, "ratio", True
+        yield f"{stem}.wheel_to_runtime_low", ratio.low, "ratio", True
+        yield f"{stem}.wheel_to_runtime_high", ratio.high, "ratio", True
+        speedup, noise = stats.geometric_mean_ratios([(row.stock_us, row.wheel_us), (row.runtime_us, row.aa_us)])
+        judgement = stats.verdict(speedup, noise, len(row.wheel_us), "the runtime delivery")
+        judgement = judged(judgement, row.watched)
+        yield f"{stem}.speedup", speedup.value, "ratio", True
+        yield f"{stem}.speedup_low", speedup.low, "ratio", True
+        yield f"{stem}.speedup_high", speedup.high, "ratio", True
+        yield f"{stem}.verdict", str(judgement.verdict), "text", True
+        yield f"{stem}.verdict_reason", judgement.reason, "text", True
+    if over:
+        yield "most_wheel_to_runtime", max(ratio.value for ratio in over), "ratio", True
     for decoded in body.decode:
         stem = f"decode.b{decoded.batch}"
         for name, seconds in (

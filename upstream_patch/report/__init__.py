@@ -1,1 +1,1 @@
-"""The report: one HTML page of everything that the committed records say, each number with a link to its record."""
+"""The report: one HTML page of what the committed records say, each number with a link to its record."""

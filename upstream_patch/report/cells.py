@@ -90,12 +90,12 @@ class Book:
         cell, below = self.cell(speed, ",.0f"), self.cell(step, ",.2f", unit=" ms")
         return cell if cell.tone or below.tone else replace(cell, below=below)
 
-    def ratio(self, stem: str, unit: str = "x", name: str = "speedup") -> Cell:
+    def ratio(self, stem: str, unit: str = "x", name: str = "speedup", digits: str = ",.2f") -> Cell:
         """The speedup, with its interval below."""
-        cell = self.cell(f"{stem}.{name}", ",.2f", unit=unit)
+        cell = self.cell(f"{stem}.{name}", digits, unit=unit)
         if cell.tone:
             return cell
-        low, high = (self.cell(f"{stem}.{name}_{end}", ",.2f") for end in ("low", "high"))
+        low, high = (self.cell(f"{stem}.{name}_{end}", digits) for end in ("low", "high"))
         if low.tone or high.tone:
             return cell
         return replace(cell, below=replace(low, text=f"{low.text} to {high.text}"))

@@ -33,6 +33,8 @@ NEEDED = {
     "peer": "comparison with PyTorch",
     "correctness": "correctness matrix",
     "sanitizer": "compute-sanitizer",
+    "wheel": "the series' host code in a released MLX",
+    "build": "MLX built from source with the series",
 }
 """Family of facts -> what a host without one has not run."""
 _PLOT = re.compile(r"(<!-- plot (\S+) -->\n).*?\n(<!-- end of \2 -->)", re.DOTALL)

@@ -16,13 +16,15 @@ from upstream_patch.records.correctness_facts import KINDS
 from upstream_patch.records.decode_facts import conditions
 from upstream_patch.records.schema import Cache, Order, Tool
 from upstream_patch.report.cells import Book, Cell, Group, Row, Table
+from upstream_patch.report.series_tables import series_tables
+from upstream_patch.report.trace_tables import trace_tables
 
 _X_SHAPE: Mapping[Layout, str] = {"mk": "[M, K]", "1mk": "[1, M, K]", "b1k": "[M, 1, K]"}
 _LAYOUTS = list(_X_SHAPE)
 _ORDER = {"queue": "independent calls, which the GPU may overlap", "chain": "each call waits for the one before"}
 _TIMES = ("stock, us", "ours, us", "stock / ours", "verdict")
 _BELOW_TIMES = "Under a time: the packed bytes in that time, as a share of the run's read probe."
-_BELOW_RATIO = "Under a ratio: its 95% bootstrap interval over the rounds of the run."
+_BELOW_RATIO = "Under a ratio: its 95% interval over the rounds of the run (Student's t on logs)."
 _DECODE = re.compile(r"(?P<stem>decode\.\w+\.(?P<model>.+)\.B(?P<b>\d+))\.\w+_tok_s")
 _DECODE_ARMS = {
     "stock": "stock",
@@ -45,7 +47,8 @@ _STEP = (
 
 def tables(book: Book) -> Iterator[Table]:
     """All that have a row, in the order of the page."""
-    made = (*_speed(book), *_decode(book), _dram(book), _peer(book), _host_cost(book), _correctness(book), _tools(book))
+    made = (*_speed(book), *_decode(book), *trace_tables(book), _dram(book), _peer(book), _host_cost(book))
+    made += (_correctness(book), _tools(book), *series_tables(book))
     yield from (table for table in made if table is not None and table.groups)
 
 
@@ -130,7 +133,7 @@ def _decode(book: Book) -> Iterator[Table]:
             + (" BatchGenerator: mlx-lm's own loop." if generators else ""),
             columns=(
                 *("B", *(f"{_DECODE_ARMS[arm]}, tok/s" for arm in loop)),
-                *(words for _, words in ratios),
+                *(column for _, words in ratios for column in (words, "verdict")),
                 *(f"{_DECODE_ARMS[arm]}, tok/s" for arm in generators),
             ),
             groups=(
@@ -141,7 +144,7 @@ def _decode(book: Book) -> Iterator[Table]:
                             str(b),
                             (
                                 *(book.pair(f"{stem}.{arm}_tok_s", f"{stem}.{arm}_ms_step") for arm in loop),
-                                *(book.ratio(stem, name=name) for name, _ in ratios),
+                                *(cell for name, _ in ratios for cell in _judged(book, stem, name)),
                                 *(book.pair(f"{stem}.{arm}_tok_s", f"{stem}.{arm}_ms_step") for arm in generators),
                             ),
                         )
@@ -167,6 +170,10 @@ def _decode(book: Book) -> Iterator[Table]:
             columns=("", *(words for _, _, words in _STEP)),
             groups=(Group("", tuple(rows)),) if rows else (),
         )
+
+
+def _judged(book: Book, stem: str, name: str) -> tuple[Cell, Cell]:
+    return book.ratio(stem, name=name), book.verdict(f"{stem}.{name}_verdict")
 
 
 def _dram(book: Book) -> Table:

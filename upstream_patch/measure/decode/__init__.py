@@ -37,11 +37,13 @@ def run_decode(
     console: Console | None = None,
     limit_s: float = math.inf,
     keeper: Keeper | None = None,
+    least_gbps: float = 0.0,
 ) -> DecodeBody:
     """Measure the decode of models (a name of ``shapes.SHAPES``, or a folder) on this machine's CUDA GPU.
 
     What was measured is shown on ``console`` (stderr by default); the notes name what was not reached in ``limit_s``
-    seconds, or before the run was stopped. The units of ``keeper`` are those of ``plan``. Raises MissingTool without a
+    seconds, or before the run was stopped. The units of ``keeper`` are those of ``plan``; ``least_gbps`` is as in
+    ``bench.run_suite``. Raises MissingTool without a
     CUDA device or mlx-lm, SlowProbe, or UserError where no row was measured.
     """
     from upstream_patch.correctness import Case, compile_ahead
@@ -65,7 +67,7 @@ def run_decode(
     notes = conditions("before")
     timer = Timer(device)
     timer.calibrate()
-    probe = normal_probe(device, timer, machine)
+    probe = normal_probe(device, timer, machine, least_gbps)
     keeper = keeper or Keeper(plan(models, batches))
     opening = DecodeBody(
         loop=LOOP,

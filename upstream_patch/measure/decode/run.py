@@ -9,6 +9,7 @@ from typing import Any
 from upstream_patch import ops
 from upstream_patch.errors import UserError
 from upstream_patch.measure.checked import WrongResult
+from upstream_patch.measure.conditions import watching
 from upstream_patch.measure.decode import checked, generator, loop
 from upstream_patch.measure.decode.arms import ARMS, Call
 from upstream_patch.measure.decode.models import Built, name_of, named
@@ -17,13 +18,13 @@ from upstream_patch.measure.timer import orders
 from upstream_patch.problem import MLX_DTYPE, Problem
 from upstream_patch.records.decode_schema import DecodeArm, DecodeModel, DecodeRow
 from upstream_patch.records.keeping import Keeper
-from upstream_patch.records.stats import ENOUGH_SAMPLES
 
-ROUNDS = ENOUGH_SAMPLES
+ROUNDS = 12
+"""A multiple of 4 for the four arms and of 6 for the matmuls of three: ``timer.orders`` is balanced."""
 WRONG = "WRONG: "
 """How the line begins of a row that was not recorded since an arm's answer is wrong."""
 FEW = 3
-"""Samples of what is shown beside a step: its matmuls alone, and mlx-lm's generator."""
+"""Samples of mlx-lm's generator, which is shown beside a step."""
 _DTYPES = {name: dtype for dtype, name in MLX_DTYPE.items()}
 
 
@@ -92,15 +93,17 @@ def _row(built: Built, batch: int, rounds: int, left_out: list[str]) -> tuple[De
     probes = [loop.sample(state, arm, loop.LEAST_STEPS).step for arm in ARMS]  # compiles, and says how long a step is
     steps = max(loop.LEAST_STEPS, min(loop.MOST_STEPS, round(loop.SAMPLE_MS / max(probes))))
     samples: dict[str, list[loop.Sample]] = {name: [] for name in (*ARMS, "aa")}
-    for names in orders(tuple(samples), rounds, seed=batch):
-        for name in names:
-            samples[name].append(loop.sample(state, "stock" if name == "aa" else name, steps))
+    with watching() as watch:
+        for names in orders(tuple(samples), rounds, seed=batch):
+            for name in names:
+                samples[name].append(loop.sample(state, "stock" if name == "aa" else name, steps))
+            watch.tick()
     alone: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    for number in range(FEW + 1):
-        for arm in ARMS:
-            ms = loop.matmuls_alone(calls[arm], steps)
-            if number:  # the first one is a warm-up
-                alone[arm].append(ms)
+    for arm in ARMS:
+        loop.matmuls_alone(calls[arm], steps)  # a warm-up
+    for names in orders(tuple(ARMS), rounds, seed=batch):
+        for arm in names:
+            alone[arm].append(loop.matmuls_alone(calls[arm], steps))
     del calls
     try:
         generated = _generated(built, state.prompts, steps)
@@ -128,6 +131,7 @@ def _row(built: Built, batch: int, rounds: int, left_out: list[str]) -> tuple[De
         ours=arms["ours"],
         aa_ms=[taken.step for taken in samples["aa"]],
         ours_kernels={problem.id: symbol for problem in problems if (symbol := ops.kernel_symbol(problem))},
+        watched=watch.found(),
     )
     return row, _model(built, problems)
 

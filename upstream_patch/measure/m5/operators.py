@@ -72,7 +72,6 @@ def _row(problem: Problem, gpu: AppleGpu, seed: int) -> tuple[BenchRow, float]:
         Protocol(cache="hot", order="chain", copies=WEIGHT_SETS, ops_per_sample=slope.CALLS, timer=TIMER),
         times,
         check,
-        stock_kernels=[],
         ours_kernels=[staged.host_name] if staged else [],
         route=taken.text,
     )

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.measure import graphs
+from upstream_patch.records.provenance import environment
 from upstream_patch.records.schema import WheelDecode
 from upstream_patch.series.wheel import Counts, MlxLibrary
 
@@ -41,10 +43,13 @@ MODEL: dict[str, int | float | str | bool] = {
 
 @dataclass(frozen=True)
 class Decoded:
-    """What the processes did. ``calls`` are those of the one with the library preloaded."""
+    """What the processes did."""
 
     rows: list[WheelDecode]
     calls: Counts
+    """Of the process with the library preloaded."""
+    environment: dict[str, str]
+    """MLX's and CUDA's variables in all of them."""
 
 
 def decode(
@@ -80,7 +85,7 @@ def decode(
         )
         for plain, hooked, patched in zip(stock["decoded"], wheel["decoded"], runtime["decoded"], strict=True)
     ]
-    return Decoded(rows, calls)
+    return Decoded(rows, calls, environment(graphs.as_given()))
 
 
 def preload(built: Path, mlx: MlxLibrary, report: Path) -> dict[str, str]:
@@ -97,8 +102,9 @@ def read_counts(report: Path) -> Counts:
         raise UserError(f"the preloaded library left no counts ({error})") from error
 
 
-def _run(asked: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The program's answer. The package is on its path, so that the same program can ask for ``install()``."""
+def _run(asked: Mapping[str, Any], more: Mapping[str, str]) -> dict[str, Any]:
+    """The program's answer. The package is on its path, so that the same program can ask for ``install()``; MLX's graph
+    limits are its own, as in a program that knows nothing of us."""
     path = os.pathsep.join([str(_PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, str(PROGRAM), json.dumps(asked)],
@@ -106,7 +112,7 @@ def _run(asked: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, 
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": path, **environment},
+        env={**graphs.as_given(), "PYTHONPATH": path, **more},
     )
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no word"])[-1]

@@ -26,12 +26,17 @@ MOST_SLOWER = 1.05
 
 
 def run_wheel(
-    built: Path | None = None, every: int = 1, decoding: bool = True, progress: Progress | None = None
+    built: Path | None = None,
+    every: int = 1,
+    decoding: bool = True,
+    progress: Progress | None = None,
+    least_cases: float = 0,
 ) -> WheelBody:
     """The matrix (or every n-th case), rows, and decoding. ``built`` is the library; it is built where not given.
 
     Needs a CUDA GPU. One case runs first: where it is wrong, UserError, and nothing else is tried. What is wrong after
-    that, or cannot run, stands in the body (``failures``).
+    that, or cannot run, stands in the body (``failures``). Raises UserError, too, where that is fewer than
+    ``least_cases``: no record would be taken.
     """
     mlx = find_mlx_library()
     if mlx is None:
@@ -39,6 +44,9 @@ def run_wheel(
     built = (build(mlx) if built is None else built).absolute()
     whole = cases_of(matrix_here())
     cases = whole[::every]
+    if len(cases) < least_cases:
+        most = max(1, int(len(whole) // least_cases))
+        raise UserError(f"{len(cases)} of {len(whole)} cases are too few for a record here: --every {most} at most")
     if wrong := complaints(run_case(cases[0], WheelArms(built))):
         raise UserError(f"the first case is wrong, nothing else was tried: {wrong[0]}")
     with ThreadPoolExecutor(1) as aside:
@@ -61,9 +69,11 @@ def run_wheel(
         host_hash=host_hash(),
         cases=matrix.cases,
         planned=len(whole),
+        every=every,
         rows=rows,
         model=dict(MODEL) if decoded else {},
         decode=decoded.rows if decoded else [],
+        decode_environment=decoded.environment if decoded else None,
         calls=decoded.calls._asdict() if decoded else {},
         notes=[*notes, *conditions("after")],
     )
@@ -71,13 +81,13 @@ def run_wheel(
 
 def failures(body: WheelBody) -> list[str]:
     """What is wrong, in lines: cases, rows slower than the runtime delivery, tokens that differ from its."""
-    from upstream_patch.records.wheel_facts import wheel_values
+    from upstream_patch.records.wheel_facts import to_runtime
 
     found = [line for case in body.cases for line in complaints(case)]
     found += [note for note in body.notes if note.startswith(STOPPED)]
-    for name, value, _, _ in wheel_values(body):
-        if name.endswith(".wheel_to_runtime") and value > MOST_SLOWER:
-            found.append(f"{name.removesuffix('.wheel_to_runtime')}: {value:.3f} of the runtime delivery's time")
+    for row, ratio in zip(body.rows, to_runtime(body), strict=True):
+        if ratio.value > MOST_SLOWER:
+            found.append(f"{row.problem.id}: {ratio.value:.3f} of the runtime delivery's time")
     found += [
         f"decoding {decoded.batch} sequences: other tokens than with the runtime delivery"
         for decoded in body.decode
@@ -88,13 +98,13 @@ def failures(body: WheelBody) -> list[str]:
 
 def summary(body: WheelBody) -> str:
     """In a line."""
-    from upstream_patch.records.wheel_facts import wheel_values
+    from upstream_patch.records.wheel_facts import to_runtime
 
-    values = {name: value for name, value, _, _ in wheel_values(body)}
-    worst = values.get("most_wheel_to_runtime")
+    worst = max((ratio.value for ratio in to_runtime(body)), default=0.0)
     speed = f", at most {worst:.3f} of the runtime delivery's time over {len(body.rows)} rows" if worst else ""
     decoded = f", decoding of {len(body.decode)} batch sizes" if body.decode else ""
     if not body.cases:
         raise UserError("no case ran")
     of = f" (of {body.planned} of the matrix)" if body.planned > len(body.cases) else ""
-    return f"{values['passed']:.0f} of {values['cases']:.0f} cases{of} right and bit-identical{speed}{decoded}"
+    right = sum(case.passed for case in body.cases)
+    return f"{right} of {len(body.cases)} cases{of} right and bit-identical{speed}{decoded}"

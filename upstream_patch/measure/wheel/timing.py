@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from upstream_patch.measure import checked, inputs
+from upstream_patch.measure.conditions import watching
 from upstream_patch.measure.mlx_device import MlxDevice
 from upstream_patch.measure.timer import Timer, TimerError, Work, paired, plan_ops
 from upstream_patch.measure.wheel.arms import expected_module, require_route
@@ -15,7 +16,7 @@ from upstream_patch.records.schema import WheelRow
 from upstream_patch.series.wheel import Hook
 
 ROUNDS = 24
-"""Every order of the four arms once."""
+"""Six balanced squares of the four arms (``timer.orders``)."""
 PROBLEMS = (
     *(Problem(m=m, n=14336, k=4096) for m in (1, 2, 4, 7, 8, 16, 32)),
     *(Problem(m=m, n=14336, k=4096, layout="b1k") for m in (8, 16)),
@@ -87,7 +88,8 @@ def _row(
     }
     try:
         ops_per_sample = plan_ops(timer, [arms["stock"], arms["wheel"]], len(weights.copies))
-        times = paired(timer, arms, ops_per_sample, rounds=ROUNDS, seed=seed, tick=tick)
+        with watching(tick) as watch:
+            times = paired(timer, arms, ops_per_sample, rounds=ROUNDS, seed=seed, tick=watch.tick)
     finally:
         hook.enable(False)
     return WheelRow(
@@ -100,4 +102,5 @@ def _row(
         aa_us=times["aa"],
         check=check,
         module=module,
+        watched=watch.found(),
     )
