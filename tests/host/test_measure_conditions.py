@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from typing import Any
@@ -23,6 +24,7 @@ class FakeNvml(types.ModuleType):
     class NVMLError(Exception):
         pass
 
+    pids: tuple[int, ...] = (1,)
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
 
     def __getattr__(self, name: str) -> Any:
@@ -30,7 +32,7 @@ class FakeNvml(types.ModuleType):
             "nvmlDeviceGetClockInfo": 1980,
             "nvmlDeviceGetPowerUsage": 512_300,
             "nvmlDeviceGetCurrentClocksThrottleReasons": 4,
-            "nvmlDeviceGetComputeRunningProcesses": [types.SimpleNamespace(pid=-1)],
+            "nvmlDeviceGetComputeRunningProcesses": [types.SimpleNamespace(pid=pid) for pid in self.pids],
         }
         if name == "nvmlDeviceGetTemperature":  # as on GB10, where some readings are not supported
 
@@ -39,6 +41,19 @@ class FakeNvml(types.ModuleType):
 
             return refuse
         return lambda *_: answers.get(name)
+
+
+@pytest.mark.parametrize(
+    ("pids", "others"),
+    [((), 0), ((1,), 1), ((os.getpid(),), 0), ((1, os.getpid()), 1), ((2**30,), 0), ((2**30, 2**30 + 1), 1)],
+)
+def test_our_own_program_is_no_other_in_a_container_either(
+    monkeypatch: pytest.MonkeyPatch, pids: tuple[int, ...], others: int
+) -> None:
+    nvml = FakeNvml("pynvml")
+    nvml.pids = pids
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert conditions("after")[0].endswith(f"other programs on the GPU {others}")
 
 
 def test_conditions_are_one_line_of_readings(monkeypatch: pytest.MonkeyPatch) -> None:

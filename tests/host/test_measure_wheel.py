@@ -159,7 +159,8 @@ def test_facts_are_stale_when_the_host_code_changes(synthetic: Any) -> None:
     stem = "wheel.test.512x512.b4.g64.bf16.M4"
     few = "3 pairs are too few, 8 needed"
     ends = {name: fact.value for name, fact in wheel.items() if name.startswith(f"{stem}.speedup")}
-    assert ends[f"{stem}.speedup_low"] < ends[f"{stem}.speedup"] < ends[f"{stem}.speedup_high"]
+    low, middle, high = (float(ends[f"{stem}.speedup{end}"]) for end in ("_low", "", "_high"))
+    assert low < middle < high
     assert ends[f"{stem}.speedup"] == pytest.approx((20 / 10.1 * 22 / 10.3 * 21 / 10.2) ** (1 / 3))
     assert {name: fact.value for name, fact in wheel.items() if name not in ends} == {
         f"{stem}.wheel_to_runtime_low": canonical.tidy(over.low),

@@ -37,7 +37,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(count: int, tails: boo
 
 def test_two_runs_of_other_lengths_and_spreads() -> None:
     rng = np.random.default_rng(3)
-    pairs = [(np.exp(rng.normal(0, 0.05, 8)), np.exp(rng.normal(0, 0.01, 24))) for _ in range(4000)]
+    pairs = [(np.exp(rng.normal(0, 0.05, 8)).tolist(), np.exp(rng.normal(0, 0.01, 24)).tolist()) for _ in range(4000)]
     assert 0.94 <= np.mean([one.low <= 1.0 <= one.high for one in unpaired_ratios(pairs)]) <= 0.96
     assert unpaired_ratios([([2.0] * 3, [1.0] * 8)]) == [Interval(2.0, 2.0, 2.0)]
 

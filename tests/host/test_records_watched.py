@@ -94,8 +94,9 @@ def test_nothing_is_read_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     ("changes", "says"),
     [
         ({}, ""),
-        ({"throttled_ms": {"power": 20.0}, "reasons": ["application clocks"]}, ""),
-        ({"throttled_ms": {"power": 21.0, "thermal": 0.0}}, "throttled by power for 21 of 2000 ms"),
+        ({"throttled_ms": {"thermal": 20.0}, "reasons": ["application clocks"]}, ""),
+        ({"throttled_ms": {"power": 0.0, "thermal": 21.0}}, "throttled by thermal for 21 of 2000 ms"),
+        ({"throttled_ms": {"power": 2000.0, "reliability": 9.0}, "reasons": ["software power cap"]}, ""),
         ({"reasons": ["hardware thermal"]}, "clocks held down: hardware thermal"),
         ({"sm_mhz": (1800, 1980)}, "the SM clock moved between 1800 and 1980 MHz"),
         ({"others": 1}, "1 other program on the GPU"),

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from upstream_patch.records.watched import Watched
@@ -78,8 +79,13 @@ def _read(nvml: Any, index: int) -> str:
 
 
 def _others(nvml: Any, gpu: Any) -> int:
-    """Only counted: names and command lines of other people's programs are not ours to store."""
-    return sum(process.pid != os.getpid() for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
+    """Only counted: names and command lines of other people's programs are not ours to store.
+
+    In a container the driver may know us by a number that means nothing there: such a one is taken for us.
+    """
+    programs = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)]
+    elsewhere = any(not Path(f"/proc/{pid}").exists() for pid in programs)
+    return len(programs) - (os.getpid() in programs or elsewhere)
 
 
 class Watch:
@@ -124,7 +130,8 @@ class Watch:
         self._end = time.monotonic()
         self._last = self._counters()
         with suppress(nvml.NVMLError):  # what a GPU cannot say stays unsaid
-            self._clocks.append(int(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)))
+            if self._readings > 1:  # before the first round the GPU may have been idle
+                self._clocks.append(int(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)))
         with suppress(nvml.NVMLError):
             self._others.append(_others(nvml, gpu))
         with suppress(nvml.NVMLError):

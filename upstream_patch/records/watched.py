@@ -13,16 +13,18 @@ MOST_THROTTLED = 0.01
 """Share of the time in which the clocks may be held down."""
 MOST_CLOCK_SPREAD = 0.05
 """The SM clock may move by this share of its highest reading."""
+TOO_HOT = "thermal"
+"""The one limit that spoils times by itself. At those of power and voltage many cards are under any load, both arms
+alike: they spoil times only by moving the clock."""
 THROTTLING = frozenset(
     {
-        "software power cap",
         "hardware slowdown",
         "software thermal",
         "hardware thermal",
         "hardware power brake",
     }
 )
-"""Of NVML's clock event reasons, those that hold the clocks down for want of power or cooling."""
+"""Of NVML's clock event reasons, those that say that the card is too hot or its supply fails."""
 
 
 class Watched(BaseModel):
@@ -38,7 +40,7 @@ class Watched(BaseModel):
     reasons: list[str] = []
     """Clock event reasons of any reading, but for ``idle``."""
     sm_mhz: tuple[Count, Count] | None = None
-    """The lowest reading and the highest."""
+    """The lowest reading and the highest, of those after a round."""
     others: Count | None = None
     """The most other programs that had the GPU open at a reading; only counted, never named."""
 
@@ -50,7 +52,7 @@ def trouble(watched: Watched | None) -> str:
     found = [
         f"throttled by {name} for {ms:.0f} of {1e3 * watched.seconds:.0f} ms"
         for name, ms in watched.throttled_ms.items()
-        if ms > MOST_THROTTLED * 1e3 * watched.seconds
+        if name == TOO_HOT and ms > MOST_THROTTLED * 1e3 * watched.seconds
     ]
     found += [f"clocks held down: {name}" for name in watched.reasons if name in THROTTLING]
     if watched.sm_mhz is not None and watched.sm_mhz[0] < (1 - MOST_CLOCK_SPREAD) * watched.sm_mhz[1]:
