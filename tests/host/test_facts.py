@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from tests.host.conftest import OURS
 from upstream_patch.errors import UserError
 from upstream_patch.kernels import small_m_variant
 from upstream_patch.problem import Problem
@@ -115,7 +116,10 @@ def test_another_tuning_today_makes_a_row_stale(synthetic: Any, recorded: str, s
 def test_a_device_that_lost_its_tuning_makes_its_rows_stale(synthetic: Any) -> None:
     gpu = synthetic.machine.gpu.model_copy(update={"compute_capability": "7.0", "multiprocessors": 80})
     machine = synthetic.machine.model_copy(update={"gpu": gpu})
-    rows = [synthetic.bench_row(7, ours_kernels=["small_m_bf16_b4_g64_r8_w16_s2_t4"]), synthetic.bench_row(8)]
+    rows = [
+        synthetic.bench_row(7, ours_kernels=["small_m_bf16_b4_g64_r8_w16_s2_t4"]),
+        synthetic.bench_row(8, ours_kernels=["another"]),
+    ]
     synthetic.write(synthetic.bench(rows), machine=machine)
     facts = by_id(synthetic)
     assert facts[f"{STEM}.ours_us"].stale
@@ -133,7 +137,7 @@ def test_profiler_facts(synthetic: Any) -> None:
     assert facts[f"{stem}.ours.duration_us"].value == 10.0
     assert facts[f"{stem}.ours.registers"].value == 40
     assert facts[f"{stem}.ours.dram_pct"].value == pytest.approx(55.5)
-    assert facts[f"{stem}.stock.kernels"].value == "stock_kernel"
+    assert facts[f"{stem}.stock.kernels"].value == "qmv_kernel"
 
 
 def test_a_call_of_two_kernels_is_summed_and_a_missing_metric_is_no_zero(synthetic: Any) -> None:
@@ -144,7 +148,7 @@ def test_a_call_of_two_kernels_is_summed_and_a_missing_metric_is_no_zero(synthet
     facts = by_id(synthetic)
     stem = "ncu.test.4096x4096.b4.g64.bf16.M7.ours"
     assert facts[f"{stem}.duration_us"].value == 20.0
-    assert facts[f"{stem}.kernels"].value == "ours_kernel, reduce"
+    assert facts[f"{stem}.kernels"].value == f"{OURS}, reduce"
     assert f"{stem}.dram_bytes_read" not in facts
 
 
@@ -237,7 +241,7 @@ def test_stock_profiled_alone_does_not_hide_a_pair(synthetic: Any) -> None:
 def test_only_a_profiler_names_stocks_kernels(synthetic: Any) -> None:
     synthetic.write(synthetic.bench([synthetic.bench_row(7), synthetic.bench_row(8, ours_kernels=[])]))
     facts = by_id(synthetic)
-    assert facts[f"{STEM}.ours_kernels"].value == "ours_kernel"
+    assert facts[f"{STEM}.ours_kernels"].value == OURS
     assert [name for name in facts if name.endswith("_kernels")] == [f"{STEM}.ours_kernels"]
 
 

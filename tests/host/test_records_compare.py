@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.host.conftest import OURS
 from tests.host.test_decode_records import arm, body, row
 from upstream_patch.errors import UserError
 from upstream_patch.machine import Gpu
@@ -149,7 +150,8 @@ def test_every_fact_and_every_sample_is_exported(synthetic: Any) -> None:
     counted = [row[3:] for row in rows if row[4] == "dram__bytes_read.sum"]
     stem = "4096x4096.b4.g64.bf16.M1"
     assert counted == [
-        [f"{stem} {arm} {arm}_kernel", "dram__bytes_read.sum", "0", "10000000.0", "byte"] for arm in ("stock", "ours")
+        [f"{stem} {arm} {kernel}", "dram__bytes_read.sum", "0", "10000000.0", "byte"]
+        for arm, kernel in (("stock", "qmv_kernel"), ("ours", OURS))
     ]
 
 

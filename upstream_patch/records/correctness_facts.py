@@ -18,7 +18,7 @@ Named = tuple[str, float, str, bool]
 def kind(case: CaseResult) -> str:
     """``normal``: random data that gives outputs near 1, in any shape and memory form. ``stress``: all other data."""
     label = case.case.split(".")
-    return "stress" if _STRESS.intersection(label[1:]) or (label[0] == "data" and label[1:]) else "normal"
+    return "stress" if _STRESS.intersection(label) or (label[0] == "data" and label[1:]) else "normal"
 
 
 def is_ours(case: CaseResult) -> bool:

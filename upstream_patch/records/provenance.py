@@ -91,7 +91,10 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def _libraries() -> list[Path]:
     """MLX's, at most one; asked without importing it."""
-    spec = find_spec("mlx")
+    try:
+        spec = find_spec("mlx")
+    except ValueError:  # a stand-in that does not say where it is from
+        spec = None
     folders = (spec and spec.submodule_search_locations) or []
     return [path for one in folders for path in sorted(Path(one, "lib").glob("libmlx.*")) if path.is_file()][:1]
 

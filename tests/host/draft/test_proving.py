@@ -23,6 +23,7 @@ from upstream_patch.github import GitHub
 from upstream_patch.problem import Problem
 from upstream_patch.records import wheel_facts
 from upstream_patch.records.build_body import BuildBody, Matrix, SuiteRun
+from upstream_patch.records.rules import LEAST_WHEEL_MATRIX
 from upstream_patch.records.schema import CaseResult, WheelBody, WheelRow
 from upstream_patch.series import applying, content_hash, load, style
 from upstream_patch.series.checkout import open_checkout
@@ -97,19 +98,28 @@ def in_wheel(synthetic: Any, **changes: Any) -> WheelBody:
         wheel_us=[10.0 * w for w in wobble],
         aa_us=[10.0 * w for w in wobble],
         check=synthetic.good,
-        module="qmm_small_m",
+        module="qmm_small_m_bfloat16_affine_b4_g64_r8_w8_s4_t4",
     )
-    case = CaseResult(
-        case="rows",
-        problem=row.problem,
-        seed=0,
-        check=synthetic.good,
-        repeats_equal=20,
-        rows_equal_alone=True,
-        written=True,
-        kernels=[row.module],
+    cases = [
+        CaseResult(
+            case="rows",
+            problem=row.problem,
+            seed=seed,
+            check=synthetic.good,
+            repeats_equal=20,
+            rows_equal_alone=True,
+            written=True,
+            kernels=[row.module],
+        )
+        for seed in range(LEAST_WHEEL_MATRIX // 3)
+    ]
+    whole = WheelBody(
+        library_sha256="ab" * 32,
+        host_hash=wheel_facts.host_hash(),
+        cases=cases,
+        planned=LEAST_WHEEL_MATRIX,
+        rows=[row],
     )
-    whole = WheelBody(library_sha256="ab" * 32, host_hash=wheel_facts.host_hash(), cases=[case], planned=1, rows=[row])
     return whole.model_copy(update=changes)
 
 
