@@ -255,7 +255,20 @@ def sizes_of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder: Path = tmp_path_factory.mktemp("body")
     (folder / "body.cpp").write_text(_PROBE.format(body=body))
     subprocess.run(
-        [*found.command, "-std=c++17", "-shared", "-fPIC", "-o", "body.so", "body.cpp"], cwd=folder, check=True
+        # no libraries: zig would compile its own first
+        [
+            *found.command,
+            "-std=c++17",
+            "-shared",
+            "-fPIC",
+            "-nostdlib",
+            "-fno-sanitize=all",
+            "-o",
+            "body.so",
+            "body.cpp",
+        ],
+        cwd=folder,
+        check=True,
     )
     library = ctypes.CDLL(str(folder / "body.so"))
 

@@ -65,7 +65,7 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> Any:
     (folder / "unit.cpp").write_text(UNIT, encoding="utf-8")
     shutil.copy(FOLDER / "qmm_nax_routing.h", folder)
     flags = ["-std=c++17", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wconversion"]
-    lean = [] if cxx.family == "gcc" else ["-nostdlib++"]  # zig would build its C++ library first
+    lean = [] if cxx.family == "gcc" else ["-nostdlib"]  # zig would build its libraries first
     environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig")}
     for step in ([*flags, "-c", "unit.cpp", "-o", "unit.o"], ["-shared", *lean, "unit.o", "-o", "unit.so"]):
         command = [*cxx.command, *step]

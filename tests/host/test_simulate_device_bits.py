@@ -22,7 +22,7 @@ from upstream_patch.simulate.small_m import FILE, run_small_m
 from upstream_patch.simulate.source import Kernel, small_m_kernel
 
 pytestmark = pytest.mark.needs_simulator
-SAMPLE = 30
+SAMPLE = 60
 """Every so-manieth launch of a record is simulated."""
 
 
