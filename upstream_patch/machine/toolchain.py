@@ -83,7 +83,7 @@ class Cxx:
 def find_cxx(system: System | None = None) -> Cxx | None:
     """The compiler of the lane simulator: $UPSTREAM_PATCH_CXX, the ziglang wheel, then clang++ and g++ on PATH."""
     system = system or System()
-    named = system.environ(CXX_VARIABLE)
+    named = (system.environ(CXX_VARIABLE) or "").strip()
     if named:
         family = next((name for name in ("zig", "clang") if name in PurePosixPath(named.split()[0]).name), "gcc")
         return Cxx(tuple(named.split()), family, f"${CXX_VARIABLE}")

@@ -8,8 +8,8 @@ from itertools import product
 from typing import TypeVar, get_args
 
 from upstream_patch.kernels.tuning import DEVICE_CLASSES, MAX_ROWS
-from upstream_patch.problem import DType, Layout, Problem
-from upstream_patch.routing import CROSSOVER, Capability, route, stock_route
+from upstream_patch.problem import BITS, DType, Layout, Problem
+from upstream_patch.routing import CROSSOVER, LARGEST, Capability, largest_k, route, stock_route
 from upstream_patch.routing_table.formats import FORMATS, in_words, sized
 from upstream_patch.routing_table.spans import collapse, names, ranges, table
 
@@ -26,6 +26,10 @@ _CUDA: Mapping[str, Capability] = {**CLASSES, "sm_75 (has no class)": (7, 5)}
 _ALL: Mapping[str, Capability | None] = {**_CUDA, "no CUDA device": None}
 
 
+def _longest() -> str:
+    return ", ".join(f"{min(LARGEST, largest_k(bits)):,} at {bits} bits" for bits in BITS)
+
+
 def section() -> list[str]:
     """Lines of Markdown."""
     return [
@@ -37,6 +41,9 @@ def section() -> list[str]:
         f"M was enumerated over 1 to {LAST}, {', '.join(f'{m:,}' for m in MS[LAST:])}. x: mk is [M, K], 1mk is "
         "[1, M, K], b1k is [M, 1, K]. Weights are contiguous and 2-D. K x N: two shapes were asked, one that suits "
         "every tile and one that suits as few as it can; any is both.",
+        "",
+        f"The route is stock's beyond N = {LARGEST:,}, and beyond the K at which a warp's step over the weights no "
+        f"longer fits 32 bits: {_longest()}.",
         "",
         *_routes("route by M", _ALL, route),
         "",

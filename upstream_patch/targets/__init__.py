@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from upstream_patch.files import write_changed
@@ -13,6 +14,7 @@ from upstream_patch.targets.wanted import GROUPS, HOST
 
 __all__ = ["FILE", "Count", "counted", "markdown", "update"]
 
+_TIMED = re.compile(rf"small_m\.{HOST}\.(?P<shape>\d+x\d+)\.b4\.g64\.bf16\.M(?P<m>\d+)\.read_fraction")
 FILE = "targets.md"
 """In the evidence folder."""
 
@@ -35,12 +37,23 @@ def markdown(facts: Iterable[Fact]) -> str:
         "",
         f"**{total.met} of {total.all} are met, {total.missed} are MISSED, {total.none} have no record.** Of the rows "
         f"that a target speaks of, M = {', '.join(map(str, ROWS))} are in a suite; the M between them are asked for, "
-        "too, and nobody has timed them.",
+        f"too, and {_between(known)}.",
     ]
     for group in GROUPS:
         judged = [judge(target, known) for target in group.targets]
         lines += ["", f"## {group.title}", "", group.about, "", *_table(judged)]
     return "\n".join([*lines, "", *_never_slower(never_slower(known)), ""])
+
+
+def _between(known: Mapping[str, Fact]) -> str:
+    """Which rows between those of the suite are timed."""
+    timed: dict[str, list[int]] = {}
+    for one in known:
+        match = _TIMED.fullmatch(one)
+        if match and int(match["m"]) not in ROWS and int(match["m"]) < ROWS[-1]:
+            timed.setdefault(match["shape"], []).append(int(match["m"]))
+    found = [f"M = {', '.join(map(str, sorted(ms)))} of {shape}" for shape, ms in sorted(timed.items())]
+    return f"of them only {' and '.join(found)} are timed" if found else "nobody has timed them"
 
 
 def update(path: Path, facts: Iterable[Fact]) -> bool:

@@ -74,10 +74,10 @@ void on_alarm(int number, siginfo_t*, void* context) {
   if (engine.late == 0) {
     engine.late = 1; // the lane's next step sees it: it may be in the middle of the engine's work
   } else if (engine.current != nullptr && !engine.stopped) {
-    char lanes[700], last[300] = "";
+    char lanes[700], last[304] = "";
     say_lanes(lanes, sizeof lanes);
     if (engine.current->last.id != 0) { // its place, if the alarm came while the engine was at work for it
-      engine.current->last.describe(last, sizeof last);
+      engine.current->last.describe(last, sizeof last - 4);
       strcat(last, " | ");
     }
     fail_at("endless", pc_of(context), "%sa loop without end: the launch has run for %g s%s", last, engine.config.seconds,

@@ -71,8 +71,12 @@ Where Where::of(Site site) {
   while (file < known_count && known_files[file] != site.file) {
     ++file;
   }
-  if (file == known_count && known_count < 64) {
-    known_files[known_count++] = site.file;
+  if (file == known_count) {
+    if (known_count == 64) {
+      known_files[file = 63] = "(one of many files)";
+    } else {
+      known_files[known_count++] = site.file;
+    }
   }
   return {file << 20 | static_cast<uint32_t>(site.line)};
 }
@@ -157,7 +161,7 @@ void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 
-UNDEFINED(type_mismatch_v1, "misaligned", "an access at an address that its type is not aligned to, or through null")
+UNDEFINED(type_mismatch_v1, "misaligned", "an access at an address that its type is not aligned to")
 UNDEFINED(alignment_assumption, "misaligned", "an assumption on alignment does not hold")
 UNDEFINED(add_overflow, "overflow", "signed addition overflows")
 UNDEFINED(sub_overflow, "overflow", "signed subtraction overflows")
@@ -170,7 +174,6 @@ void __ubsan_handle_out_of_bounds(SourceLocation* at) {
     lane_sim::fail("out of bounds", {at->file, static_cast<int>(at->line)}, "an array index past the array's end");
   }
 }
-UNDEFINED(pointer_overflow, "overflow", "pointer arithmetic wraps around")
 UNDEFINED(float_cast_overflow, "overflow", "a floating-point value does not fit the integer")
 UNDEFINED(load_invalid_value, "arithmetic", "a bool or enum holds a value it cannot have")
 UNDEFINED(builtin_unreachable, "arithmetic", "a place that cannot be reached is reached")
