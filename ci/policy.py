@@ -18,6 +18,8 @@ _STEP = {"id", "name", "if", "timeout-minutes"}
 _STRATEGY = {"fail-fast": False, "matrix": "${{ fromJSON(needs.plan.outputs.matrix) }}"}
 _USES = re.compile(r"^\s*(?:- )?uses: ([^\s@]+)@(.*)$", re.MULTILINE)
 _IGNORED = re.compile(r"runs-on: \[self-hosted, [^]]+\] # zizmor: ignore\[self-hosted-runner\] \w.*")
+_LEG = "${{ matrix.name }}"
+"""The one name that is an expression: the plan's, of a job with the plan's matrix."""
 _MOST_MINUTES = 360
 _Minutes = tuple[int, int]
 """(how often the session's own limit, which the plan or the gate gives; minutes beside it)"""
@@ -55,12 +57,26 @@ def _rules(file: str, text: str, workflow: Mapping[str, Any]) -> Iterator[str]:
     jobs = workflow.get("jobs") or {}
     yield from _top(file, workflow)
     yield from _text(text, jobs)
+    for said in filter(re.compile(r"\bsecrets\b", re.IGNORECASE).search, _strings(workflow)):
+        yield f"uses secrets: {said.strip()}"
     for name in sorted({name for of, name in JOBS if of == file} ^ jobs.keys()):
         yield f"{name}: {'a job that the policy does not know' if name in jobs else 'missing'}"
     for name, body in jobs.items():
         if allowed := JOBS.get((file, name)):
             for line in (*_job(body, allowed), *_place(name, body), *_minutes(name, body)):
                 yield f"{name}: {line}"
+
+
+def _strings(value: object) -> Iterator[str]:
+    """Every word of a workflow, keys too. Comments are none, and an escape in the text hides nothing."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for pair in value.items():
+            yield from _strings(list(pair))
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
 
 
 def _top(file: str, workflow: Mapping[str, Any]) -> Iterator[str]:
@@ -72,6 +88,8 @@ def _top(file: str, workflow: Mapping[str, Any]) -> Iterator[str]:
     wanted = PUSHED.get(file, ["main"])
     if "push" in named and push != {"branches": wanted}:
         yield f"started by a push to other branches than {', '.join(wanted)}"
+    if "${{" in str(workflow.get("name")):
+        yield "its name has an expression"
     if workflow.get("permissions") != {}:
         yield "permissions on top are not {}"
     if workflow.get("concurrency") != CONCURRENCY[file]:
@@ -108,8 +126,13 @@ def _job(body: Mapping[str, Any], allowed: Job) -> Iterator[str]:
         yield f"outputs are not {dict(allowed.outputs)}"
     if body.get("strategy", _STRATEGY) != _STRATEGY:
         yield "its matrix is not the plan's"
+    if "${{" in str(body.get("name")) and not (body["name"] == _LEG and "strategy" in body):
+        yield "its name has an expression"
     steps = list(body.get("steps", ()))
     for number, step in enumerate(steps, 1):
+        for key in ("id", "name"):  # GitHub would show on the page of the run what the expression reads
+            if "${{" in str(step.get(key)):
+                yield f"step {number} has an expression in its {key}"
         for key in sorted(map(str, step.keys() - _STEP - set(("uses", "with") if "uses" in step else ("run", "env")))):
             yield f"step {number} has {key}"
     for number, (step, wanted) in enumerate(zip(map(_step, steps), allowed.steps, strict=False), 1):

@@ -68,6 +68,55 @@ ALL: dict[str, Mutation] = {
     "a secret behind #": ("device.yml", _M5, _more(_M5, "env:", '  T: "#${{ secrets.T }}"'), "m5: step 4 is given"),
     "the token": ("device.yml", _M5, _more(_M5, "env:", "  T: ${{ github.token }}"), "m5: step 4 is given"),
     "all of github": ("device.yml", _M5, _more(_M5, "env:", "  T: ${{ toJSON(github) }}"), "m5: step 4 is given"),
+    **{
+        f"a secret in {what}": (file, was, becomes, "uses secrets: ")
+        for what, file, was, becomes in (
+            ("a step's name", "device.yml", _GB10, _more(_GB10, "name: ${{ secrets.T }}")),
+            ("a step's name, escaped", "device.yml", _GB10, _more(_GB10, 'name: "$\\x7b{ s\\x65crets.T }}"')),
+            ("a limit", "drift.yml", "minutes: 30\n", "minutes: ${{ fromJSON(toJSON(SECRETS)) }}\n"),
+            ("a job's name", "drift.yml", "name: drift against", "name: ${{ secrets['T'] }} against"),
+            ("the name", "ci.yml", "name: ci\n", "name: ci ${{ secrets.T }}\n"),
+            ("a trigger", "device.yml", 'default: ""', "default: ${{ secrets.T }}"),
+            ("a key", "drift.yml", "    name: drift ", "    secrets: inherit\n    name: drift "),
+        )
+    },
+    "the token in a step's name": (
+        "device.yml",
+        _GB10,
+        _more(_GB10, "name: ${{ github.token }}"),
+        "gb10: step 4 has an expression in its name",
+    ),
+    "an escaped expression": (
+        "device.yml",
+        _M5,
+        _more(_M5, 'name: "$\\x7b{ github.token }}"'),
+        "m5: step 4 has an expression in its name",
+    ),
+    "an expression in an id": (
+        "device.yml",
+        "id: suite",
+        "id: ${{ github.token }}",
+        "gb10: step 4 has an expression in its id",
+    ),
+    "an expression in a job's name": (
+        "device.yml",
+        "    name: gb10\n",
+        "    name: gb10 ${{ github.token }}\n",
+        "gb10: its name has an expression",
+    ),
+    "a device's job by a matrix's name": (
+        "device.yml",
+        "    name: m5\n",
+        "    name: ${{ matrix.name }}\n",
+        "m5: its name has an expression",
+    ),
+    "a hosted job by another name": (
+        "ci.yml",
+        "    name: ${{ matrix.name }}\n",
+        "    name: ${{ matrix.name }}${{ github.token }}\n",
+        "hosted: its name has an expression",
+    ),
+    "an expression in the name": ("ci.yml", "name: ci\n", "name: ci ${{ github.token }}\n", "its name has an"),
     "credentials kept": (
         "device.yml",
         "persist-credentials: false",
