@@ -39,6 +39,22 @@ def load(text: str) -> dict[str, Any]:
     return found
 
 
+def same(found: object, wanted: object) -> bool:
+    """Whether a value is the one that was declared, in type too: to Python 1 is True and 0 is False, to an action not.
+
+    A declared tuple is a list in a workflow.
+    """
+    if isinstance(wanted, Mapping):
+        return (
+            isinstance(found, Mapping)
+            and found.keys() == wanted.keys()
+            and all(same(found[k], wanted[k]) for k in wanted)
+        )
+    if isinstance(wanted, (list, tuple)):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(same, found, wanted))
+    return type(found) is type(wanted) and found == wanted
+
+
 def violations(file: str, text: str) -> list[str]:
     """Every rule that the workflow ``text`` breaks, as lines; ``file`` is its name."""
     if file not in TRIGGERS:
@@ -86,13 +102,13 @@ def _top(file: str, workflow: Mapping[str, Any]) -> Iterator[str]:
         yield f"started by {event}" if event in named else f"not started by {event}"
     push = events.get("push") if isinstance(events, Mapping) else None
     wanted = PUSHED.get(file, ["main"])
-    if "push" in named and push != {"branches": wanted}:
+    if "push" in named and not same(push, {"branches": wanted}):
         yield f"started by a push to other branches than {', '.join(wanted)}"
     if "${{" in str(workflow.get("name")):
         yield "its name has an expression"
-    if workflow.get("permissions") != {}:
+    if not same(workflow.get("permissions"), {}):
         yield "permissions on top are not {}"
-    if workflow.get("concurrency") != CONCURRENCY[file]:
+    if not same(workflow.get("concurrency"), CONCURRENCY[file]):
         yield f"concurrency is not {dict(CONCURRENCY[file])}"
     for key in sorted(map(str, workflow.keys() - _TOP)):
         yield f"{key} on top reaches every job"
@@ -116,15 +132,15 @@ def _text(text: str, jobs: Mapping[str, Any]) -> Iterator[str]:
 
 def _job(body: Mapping[str, Any], allowed: Job) -> Iterator[str]:
     needs = body.get("needs", [])
-    if ([needs] if isinstance(needs, str) else needs) != list(allowed.needs):
+    if not same([needs] if isinstance(needs, str) else needs, allowed.needs):
         yield f"does not need {', '.join(allowed.needs) or 'no job'}"
-    if body.get("if") != allowed.condition:
+    if not same(body.get("if"), allowed.condition):
         yield f"its condition is not {allowed.condition!r}"
-    if body.get("permissions") != allowed.permissions:
+    if not same(body.get("permissions"), allowed.permissions):
         yield f"permissions are not {dict(allowed.permissions)}"
-    if body.get("outputs", {}) != allowed.outputs:
+    if not same(body.get("outputs", {}), allowed.outputs):
         yield f"outputs are not {dict(allowed.outputs)}"
-    if body.get("strategy", _STRATEGY) != _STRATEGY:
+    if not same(body.get("strategy", _STRATEGY), _STRATEGY):
         yield "its matrix is not the plan's"
     if "${{" in str(body.get("name")) and not (body["name"] == _LEG and "strategy" in body):
         yield "its name has an expression"
@@ -136,11 +152,11 @@ def _job(body: Mapping[str, Any], allowed: Job) -> Iterator[str]:
         for key in sorted(map(str, step.keys() - _STEP - set(("uses", "with") if "uses" in step else ("run", "env")))):
             yield f"step {number} has {key}"
     for number, (step, wanted) in enumerate(zip(map(_step, steps), allowed.steps, strict=False), 1):
-        if step.does != wanted.does:
+        if not same(step.does, wanted.does):
             yield f"step {number} does {step.does!r}, not {wanted.does!r}"
-        if step.given != wanted.given:
+        if not same(step.given, wanted.given):
             yield f"step {number} is given {step.given}, not {wanted.given}"
-        if step.condition != wanted.condition:
+        if not same(step.condition, wanted.condition):
             yield f"step {number} runs if {step.condition!r}, not {wanted.condition!r}"
     if len(steps) != len(allowed.steps):
         yield f"{len(steps)} steps, not {len(allowed.steps)}"
@@ -162,11 +178,11 @@ def _place(name: str, body: Mapping[str, Any]) -> Iterator[str]:
         if not isinstance(asked, str) or asked not in HOSTED:
             yield f"runs on {asked}, which is no machine of GitHub's"
         return
-    if asked != list(device.labels):
+    if not same(asked, device.labels):
         yield f"{asked} are not the labels of {device.title}"
-    if body.get("environment") != name:
+    if not same(body.get("environment"), name):
         yield f"not in the reviewed environment {name}"
-    if body.get("concurrency") != {"group": f"device-{name}", "cancel-in-progress": False, "queue": "max"}:
+    if not same(body.get("concurrency"), {"group": f"device-{name}", "cancel-in-progress": False, "queue": "max"}):
         yield f"not one run at a time in the group device-{name}"
 
 

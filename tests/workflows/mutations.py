@@ -202,6 +202,21 @@ ALL: dict[str, Mutation] = {
         "          python-version: ${{ matrix.python }}\n          cache: pip\n",
         "hosted: step 2 is given",
     ),
+    # what Python takes for the same
+    "1 for True": ("device.yml", "          clean: true", "          clean: 1", "gb10: step 1 is given"),
+    "1.0 for True": ("device.yml", "          clean: true", "          clean: 1.0", "gb10: step 1 is given"),
+    "False for 0": ("device.yml", "fetch-depth: 0", "fetch-depth: false", "gate: step 1 is given"),
+    "0 for False": ("ci.yml", "credentials: false", "credentials: 0", "plan: step 1 is given"),
+    "0.0 for 0": ("drift.yml", "fetch-depth: 0", "fetch-depth: 0.0", "drift: step 2 is given"),
+    "0 for False in a matrix": ("ci.yml", "fail-fast: false", "fail-fast: 0", "hosted: its matrix"),
+    "0 for False on top": ("nightly.yml", "in-progress: false", "in-progress: 0", "concurrency is not"),
+    "1 for True on top": ("drafts.yml", "in-progress: true", "in-progress: 1", "concurrency is not"),
+    "0 for False on a device": (
+        "device.yml",
+        "      cancel-in-progress: false\n      queue: max # a",
+        "      cancel-in-progress: 0\n      queue: max # a",
+        "gb10: not one run at a time",
+    ),
     # what runs
     "another machine's health": ("device.yml", _HEALTH, _HEALTH.replace("gb10", "m5"), "gb10: step 3 does"),
     "measured all the same": ("device.yml", _SUITE, f"{_SUITE}        if: always()\n", "gb10: step 4 runs if 'always"),

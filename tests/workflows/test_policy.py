@@ -51,6 +51,27 @@ def test_no_form_of_a_workflow_ends_the_check(texts: dict[str, str]) -> None:
             assert found or (*path, last)[:2] == ("on", "schedule"), (path, last, other)
 
 
+@pytest.mark.parametrize(
+    ("found", "wanted", "is_same"),
+    [
+        ({"a": [0, "b"]}, {"a": (0, "b")}, True),
+        ({"a": [0, "b"]}, {"a": [False, "b"]}, False),
+        ([1], (1.0,), False),
+        ([1], [1, 2], False),
+        ([1, 2], [1], False),
+        ("ab", ("a", "b"), False),
+        ({"a": 1}, {}, False),
+        ({}, {"a": 1}, False),
+        ({}, None, False),
+        (None, {}, False),
+        ([], {}, False),
+        ("1", 1, False),
+    ],
+)
+def test_what_is_the_same(found: object, wanted: object, is_same: bool) -> None:
+    assert policy.same(found, wanted) is is_same
+
+
 @pytest.mark.parametrize("text", ["", "- a\n", "a: [\n", "on: push\n", "a: 1\na: 2\n", "%YAML 1.1\n---\non: [push]\n"])
 def test_what_is_no_workflow_is_a_finding(text: str) -> None:
     assert policy.violations("ci.yml", text)
