@@ -74,7 +74,7 @@ def _rules(file: str, text: str, workflow: Mapping[str, Any]) -> Iterator[str]:
     yield from _top(file, workflow)
     yield from _text(text, jobs)
     for said in filter(re.compile(r"\bsecrets\b", re.IGNORECASE).search, _strings(workflow)):
-        yield f"uses secrets: {said.strip()}"
+        yield f"uses secrets: {' '.join(said.split())}"
     for name in sorted({name for of, name in JOBS if of == file} ^ jobs.keys()):
         yield f"{name}: {'a job that the policy does not know' if name in jobs else 'missing'}"
     for name, body in jobs.items():

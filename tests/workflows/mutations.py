@@ -13,6 +13,7 @@ _HEALTH = "        run: .venv/bin/python -m ci health gb10\n"
 _SUITE = "      - id: suite\n        run: .venv/bin/nox -s gb10\n"
 _READ = "      contents: read # check the code out\n"
 _RUNNER = "    runs-on: ${{ matrix.runner }}\n"
+_TOKEN, _LEG = "${{ github.token }}", "${{ matrix.name }}"
 _NEEDS = "          NEEDS: ${{ toJSON(needs) }}\n"
 
 
@@ -80,43 +81,18 @@ ALL: dict[str, Mutation] = {
             ("a key", "drift.yml", "    name: drift ", "    secrets: inherit\n    name: drift "),
         )
     },
-    "the token in a step's name": (
-        "device.yml",
-        _GB10,
-        _more(_GB10, "name: ${{ github.token }}"),
-        "gb10: step 4 has an expression in its name",
-    ),
-    "an escaped expression": (
-        "device.yml",
-        _M5,
-        _more(_M5, 'name: "$\\x7b{ github.token }}"'),
-        "m5: step 4 has an expression in its name",
-    ),
-    "an expression in an id": (
-        "device.yml",
-        "id: suite",
-        "id: ${{ github.token }}",
-        "gb10: step 4 has an expression in its id",
-    ),
-    "an expression in a job's name": (
-        "device.yml",
-        "    name: gb10\n",
-        "    name: gb10 ${{ github.token }}\n",
-        "gb10: its name has an expression",
-    ),
-    "a device's job by a matrix's name": (
-        "device.yml",
-        "    name: m5\n",
-        "    name: ${{ matrix.name }}\n",
-        "m5: its name has an expression",
-    ),
-    "a hosted job by another name": (
-        "ci.yml",
-        "    name: ${{ matrix.name }}\n",
-        "    name: ${{ matrix.name }}${{ github.token }}\n",
-        "hosted: its name has an expression",
-    ),
-    "an expression in the name": ("ci.yml", "name: ci\n", "name: ci ${{ github.token }}\n", "its name has an"),
+    **{
+        f"an expression in {what}": (file, was, becomes, said)
+        for what, file, was, becomes, said in (
+            ("a step's name", "device.yml", _GB10, _more(_GB10, f"name: {_TOKEN}"), "gb10: step 4 has an expression"),
+            ("an escaped name", "device.yml", _M5, _more(_M5, 'name: "$\\x7b{ a }}"'), "m5: step 4 has an expression"),
+            ("an id", "device.yml", "id: suite", f"id: {_TOKEN}", "gb10: step 4 has an expression in its id"),
+            ("a job's name", "device.yml", "name: gb10", f"name: {_TOKEN}", "gb10: its name has an expression"),
+            ("a job without a matrix", "device.yml", "name: m5", f"name: {_LEG}", "m5: its name has an expression"),
+            ("a name beside the plan's", "ci.yml", _LEG, _LEG + _TOKEN, "hosted: its name has an expression"),
+            ("the name", "ci.yml", "name: ci\n", f"name: ci {_TOKEN}\n", "its name has an expression"),
+        )
+    },
     "credentials kept": (
         "device.yml",
         "persist-credentials: false",
