@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ci.allowed import ACTIONS, CONCURRENCY, HOSTED, JOBS, PUSHED, TRIGGERS, Job, Step
+from ci.allowed import ACTIONS, CONCURRENCY, HOSTED, JOBS, TRIGGERS, Job, Step
 from ci.machines import DEVICES, SETUP_MINUTES, SPARE_MINUTES
 
 FOLDER = Path(".github/workflows")
@@ -96,14 +96,14 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def _top(file: str, workflow: Mapping[str, Any]) -> Iterator[str]:
-    events = workflow.get("on") or {}
-    named = {events} if isinstance(events, str) else set(events)
-    for event in sorted(named ^ TRIGGERS[file]):
-        yield f"started by {event}" if event in named else f"not started by {event}"
-    push = events.get("push") if isinstance(events, Mapping) else None
-    wanted = PUSHED.get(file, ["main"])
-    if "push" in named and not same(push, {"branches": wanted}):
-        yield f"started by a push to other branches than {', '.join(wanted)}"
+    events, wanted = workflow.get("on") or {}, TRIGGERS[file]
+    if not isinstance(events, Mapping):  # one event, or a list of them, each with nothing more
+        events = dict.fromkeys([events] if isinstance(events, str) else events)
+    for event in sorted(events.keys() ^ wanted.keys()):
+        yield f"started by {event}" if event in events else f"not started by {event}"
+    for event in sorted(events.keys() & wanted.keys()):
+        if not same(events[event], wanted[event]):
+            yield f"{event} is {events[event]}, not {wanted[event]}"
     if "${{" in str(workflow.get("name")):
         yield "its name has an expression"
     if not same(workflow.get("permissions"), {}):

@@ -8,6 +8,7 @@ _PIN = ACTIONS["actions/checkout"]
 _CHECKOUT = f"actions/checkout@{_PIN}"
 _SHA, _, _VERSION = _PIN.partition(" # ")
 _START = "  workflow_dispatch:\n"
+_PULL = "  pull_request:\n"
 _GB10, _M5 = "        run: .venv/bin/nox -s gb10\n", "        run: .venv/bin/nox -s m5\n"
 _HEALTH = "        run: .venv/bin/python -m ci health gb10\n"
 _SUITE = "      - id: suite\n        run: .venv/bin/nox -s gb10\n"
@@ -42,9 +43,28 @@ ALL: dict[str, Mutation] = {
     ),
     "triggers by YAML 1.1": ("ci.yml", "# Every", "%YAML 1.1\n---\n# Every", "not started by"),
     "trigger of CI gone": ("ci.yml", "  pull_request:\n", "", "not started by pull_request"),
-    "any branch": ("device.yml", 'branches: [main, "device/**"]', 'branches: ["**"]', "started by a push to other"),
-    "tags": ("device.yml", '    branches: [main, "device/**"]\n', "    tags: [v1]\n", "started by a push to other"),
-    "another branch for CI": ("ci.yml", "branches: [main]", "branches: [main, dev]", "started by a push to other"),
+    **{
+        what: (file, was, becomes, f"{event} is ")
+        for what, file, was, becomes, event in (
+            ("any branch", "device.yml", '[main, "device/**"]', '["**"]', "push"),
+            ("tags", "device.yml", 'branches: [main, "device/**"]', "tags: [v1]", "push"),
+            ("tags besides", "drafts.yml", "[main]\n", "[main]\n    tags: [v1]\n", "push"),
+            ("another branch for CI", "ci.yml", "[main]", "[main, dev]", "push"),
+            ("paths that CI passes over", "ci.yml", "[main]\n", "[main]\n    paths-ignore: [ci/**]\n", "push"),
+            ("paths of a pull request", "ci.yml", _PULL, f"{_PULL}    paths-ignore: ['**']\n", "pull_request"),
+            ("types of a pull request", "ci.yml", _PULL, f"{_PULL}    types: [closed]\n", "pull_request"),
+            ("branches of a pull request", "ci.yml", _PULL, f"{_PULL}    branches: [dev]\n", "pull_request"),
+            ("every five minutes", "device.yml", "23 3 * * 6", "*/5 * * * *", "schedule"),
+            ("a second time", "drift.yml", _START, f'    - cron: "1 1 * * *"\n{_START}', "schedule"),
+            ("a night that never is", "nightly.yml", "17 2 * * *", "17 2 31 2 *", "schedule"),
+            ("an input more", "drift.yml", _START, f"{_START}    inputs: {{a: {{}}}}\n", "workflow_dispatch"),
+            ("an input less", "device.yml", "      commit:\n", "      sha:\n", "workflow_dispatch"),
+            ("a machine more", "device.yml", "[all, gb10, m5]", "[all, gb10, m5, x]", "workflow_dispatch"),
+            ("a machine typed", "device.yml", "type: choice", "type: string", "workflow_dispatch"),
+            ("another default", "device.yml", "default: all", "default: m5", "workflow_dispatch"),
+            ("a commit by default", "device.yml", 'default: ""', "default: main", "workflow_dispatch"),
+        )
+    },
     # what it may do
     "permissions for all": ("device.yml", "permissions: {}\n", "permissions: read-all\n", "permissions on top"),
     "no permissions on top": ("device.yml", "permissions: {}\n", "", "permissions on top"),
