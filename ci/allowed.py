@@ -11,15 +11,32 @@ from dataclasses import dataclass, field
 
 from ci.machines import DEVICES, LEGS, Device
 
-TRIGGERS = {
-    "ci.yml": {"push", "pull_request"},
-    "device.yml": {"schedule", "push", "workflow_dispatch"},
-    "drafts.yml": {"push", "workflow_dispatch"},
-    "drift.yml": {"schedule", "workflow_dispatch"},
-    "nightly.yml": {"schedule", "workflow_dispatch"},
+_MAIN = {"branches": ["main"]}
+_DISPATCH = {
+    "machine": {
+        "description": "Which machine",
+        "type": "choice",
+        "options": ["all", *DEVICES],
+        "default": "all",
+    },
+    "commit": {
+        "description": "Full SHA of a reviewed commit on main or device/**; empty for this branch's own",
+        "type": "string",
+        "default": "",
+    },
 }
-PUSHED = {"device.yml": ["main", "device/**"]}
-"""Branches whose pushes start a workflow; ``main`` where nothing is said."""
+TRIGGERS: Mapping[str, Mapping[str, object]] = {
+    "ci.yml": {"push": _MAIN, "pull_request": None},
+    "device.yml": {
+        "schedule": [{"cron": "23 3 * * 6"}],
+        "push": {"branches": ["main", "device/**"]},
+        "workflow_dispatch": {"inputs": _DISPATCH},
+    },
+    "drafts.yml": {"push": _MAIN, "workflow_dispatch": None},
+    "drift.yml": {"schedule": [{"cron": "41 5 * * *"}], "workflow_dispatch": None},
+    "nightly.yml": {"schedule": [{"cron": "17 2 * * *"}], "workflow_dispatch": None},
+}
+"""What stands under ``on``, whole: every event with its branches, times and inputs, and with no filter but these."""
 CONCURRENCY: Mapping[str, Mapping[str, object]] = {
     "ci.yml": {"group": "ci-${{ github.ref }}", "cancel-in-progress": "${{ github.ref != 'refs/heads/main' }}"},
     # another name than the machines' own groups, or a run would wait for itself

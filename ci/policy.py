@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ci.allowed import ACTIONS, CONCURRENCY, HOSTED, JOBS, PUSHED, TRIGGERS, Job, Step
+from ci.allowed import ACTIONS, CONCURRENCY, HOSTED, JOBS, TRIGGERS, Job, Step
 from ci.machines import DEVICES, SETUP_MINUTES, SPARE_MINUTES
 
 FOLDER = Path(".github/workflows")
@@ -18,6 +18,8 @@ _STEP = {"id", "name", "if", "timeout-minutes"}
 _STRATEGY = {"fail-fast": False, "matrix": "${{ fromJSON(needs.plan.outputs.matrix) }}"}
 _USES = re.compile(r"^\s*(?:- )?uses: ([^\s@]+)@(.*)$", re.MULTILINE)
 _IGNORED = re.compile(r"runs-on: \[self-hosted, [^]]+\] # zizmor: ignore\[self-hosted-runner\] \w.*")
+_LEG = "${{ matrix.name }}"
+"""The one name that is an expression: the plan's, of a job with the plan's matrix."""
 _MOST_MINUTES = 360
 _Minutes = tuple[int, int]
 """(how often the session's own limit, which the plan or the gate gives; minutes beside it)"""
@@ -35,6 +37,22 @@ def load(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("no mapping")
     return found
+
+
+def same(found: object, wanted: object) -> bool:
+    """Whether a value is the one that was declared, in type too: to Python 1 is True and 0 is False, to an action not.
+
+    A declared tuple is a list in a workflow.
+    """
+    if isinstance(wanted, Mapping):
+        return (
+            isinstance(found, Mapping)
+            and found.keys() == wanted.keys()
+            and all(same(found[k], wanted[k]) for k in wanted)
+        )
+    if isinstance(wanted, (list, tuple)):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(same, found, wanted))
+    return type(found) is type(wanted) and found == wanted
 
 
 def violations(file: str, text: str) -> list[str]:
@@ -55,6 +73,8 @@ def _rules(file: str, text: str, workflow: Mapping[str, Any]) -> Iterator[str]:
     jobs = workflow.get("jobs") or {}
     yield from _top(file, workflow)
     yield from _text(text, jobs)
+    for said in filter(re.compile(r"\bsecrets\b", re.IGNORECASE).search, _strings(workflow)):
+        yield f"uses secrets: {' '.join(said.split())}"
     for name in sorted({name for of, name in JOBS if of == file} ^ jobs.keys()):
         yield f"{name}: {'a job that the policy does not know' if name in jobs else 'missing'}"
     for name, body in jobs.items():
@@ -63,18 +83,32 @@ def _rules(file: str, text: str, workflow: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{name}: {line}"
 
 
+def _strings(value: object) -> Iterator[str]:
+    """Every word of a workflow, keys too. Comments are none, and an escape in the text hides nothing."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for pair in value.items():
+            yield from _strings(list(pair))
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+
+
 def _top(file: str, workflow: Mapping[str, Any]) -> Iterator[str]:
-    events = workflow.get("on") or {}
-    named = {events} if isinstance(events, str) else set(events)
-    for event in sorted(named ^ TRIGGERS[file]):
-        yield f"started by {event}" if event in named else f"not started by {event}"
-    push = events.get("push") if isinstance(events, Mapping) else None
-    wanted = PUSHED.get(file, ["main"])
-    if "push" in named and push != {"branches": wanted}:
-        yield f"started by a push to other branches than {', '.join(wanted)}"
-    if workflow.get("permissions") != {}:
+    events, wanted = workflow.get("on") or {}, TRIGGERS[file]
+    if not isinstance(events, Mapping):  # one event, or a list of them, each with nothing more
+        events = dict.fromkeys([events] if isinstance(events, str) else events)
+    for event in sorted(events.keys() ^ wanted.keys()):
+        yield f"started by {event}" if event in events else f"not started by {event}"
+    for event in sorted(events.keys() & wanted.keys()):
+        if not same(events[event], wanted[event]):
+            yield f"{event} is {events[event]}, not {wanted[event]}"
+    if "${{" in str(workflow.get("name")):
+        yield "its name has an expression"
+    if not same(workflow.get("permissions"), {}):
         yield "permissions on top are not {}"
-    if workflow.get("concurrency") != CONCURRENCY[file]:
+    if not same(workflow.get("concurrency"), CONCURRENCY[file]):
         yield f"concurrency is not {dict(CONCURRENCY[file])}"
     for key in sorted(map(str, workflow.keys() - _TOP)):
         yield f"{key} on top reaches every job"
@@ -98,26 +132,31 @@ def _text(text: str, jobs: Mapping[str, Any]) -> Iterator[str]:
 
 def _job(body: Mapping[str, Any], allowed: Job) -> Iterator[str]:
     needs = body.get("needs", [])
-    if ([needs] if isinstance(needs, str) else needs) != list(allowed.needs):
+    if not same([needs] if isinstance(needs, str) else needs, allowed.needs):
         yield f"does not need {', '.join(allowed.needs) or 'no job'}"
-    if body.get("if") != allowed.condition:
+    if not same(body.get("if"), allowed.condition):
         yield f"its condition is not {allowed.condition!r}"
-    if body.get("permissions") != allowed.permissions:
+    if not same(body.get("permissions"), allowed.permissions):
         yield f"permissions are not {dict(allowed.permissions)}"
-    if body.get("outputs", {}) != allowed.outputs:
+    if not same(body.get("outputs", {}), allowed.outputs):
         yield f"outputs are not {dict(allowed.outputs)}"
-    if body.get("strategy", _STRATEGY) != _STRATEGY:
+    if not same(body.get("strategy", _STRATEGY), _STRATEGY):
         yield "its matrix is not the plan's"
+    if "${{" in str(body.get("name")) and not (body["name"] == _LEG and "strategy" in body):
+        yield "its name has an expression"
     steps = list(body.get("steps", ()))
     for number, step in enumerate(steps, 1):
+        for key in ("id", "name"):  # GitHub would show on the page of the run what the expression reads
+            if "${{" in str(step.get(key)):
+                yield f"step {number} has an expression in its {key}"
         for key in sorted(map(str, step.keys() - _STEP - set(("uses", "with") if "uses" in step else ("run", "env")))):
             yield f"step {number} has {key}"
     for number, (step, wanted) in enumerate(zip(map(_step, steps), allowed.steps, strict=False), 1):
-        if step.does != wanted.does:
+        if not same(step.does, wanted.does):
             yield f"step {number} does {step.does!r}, not {wanted.does!r}"
-        if step.given != wanted.given:
+        if not same(step.given, wanted.given):
             yield f"step {number} is given {step.given}, not {wanted.given}"
-        if step.condition != wanted.condition:
+        if not same(step.condition, wanted.condition):
             yield f"step {number} runs if {step.condition!r}, not {wanted.condition!r}"
     if len(steps) != len(allowed.steps):
         yield f"{len(steps)} steps, not {len(allowed.steps)}"
@@ -139,11 +178,11 @@ def _place(name: str, body: Mapping[str, Any]) -> Iterator[str]:
         if not isinstance(asked, str) or asked not in HOSTED:
             yield f"runs on {asked}, which is no machine of GitHub's"
         return
-    if asked != list(device.labels):
+    if not same(asked, device.labels):
         yield f"{asked} are not the labels of {device.title}"
-    if body.get("environment") != name:
+    if not same(body.get("environment"), name):
         yield f"not in the reviewed environment {name}"
-    if body.get("concurrency") != {"group": f"device-{name}", "cancel-in-progress": False, "queue": "max"}:
+    if not same(body.get("concurrency"), {"group": f"device-{name}", "cancel-in-progress": False, "queue": "max"}):
         yield f"not one run at a time in the group device-{name}"
 
 

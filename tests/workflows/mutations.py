@@ -8,11 +8,13 @@ _PIN = ACTIONS["actions/checkout"]
 _CHECKOUT = f"actions/checkout@{_PIN}"
 _SHA, _, _VERSION = _PIN.partition(" # ")
 _START = "  workflow_dispatch:\n"
+_PULL = "  pull_request:\n"
 _GB10, _M5 = "        run: .venv/bin/nox -s gb10\n", "        run: .venv/bin/nox -s m5\n"
 _HEALTH = "        run: .venv/bin/python -m ci health gb10\n"
 _SUITE = "      - id: suite\n        run: .venv/bin/nox -s gb10\n"
 _READ = "      contents: read # check the code out\n"
 _RUNNER = "    runs-on: ${{ matrix.runner }}\n"
+_TOKEN, _LEG = "${{ github.token }}", "${{ matrix.name }}"
 _NEEDS = "          NEEDS: ${{ toJSON(needs) }}\n"
 
 
@@ -41,9 +43,28 @@ ALL: dict[str, Mutation] = {
     ),
     "triggers by YAML 1.1": ("ci.yml", "# Every", "%YAML 1.1\n---\n# Every", "not started by"),
     "trigger of CI gone": ("ci.yml", "  pull_request:\n", "", "not started by pull_request"),
-    "any branch": ("device.yml", 'branches: [main, "device/**"]', 'branches: ["**"]', "started by a push to other"),
-    "tags": ("device.yml", '    branches: [main, "device/**"]\n', "    tags: [v1]\n", "started by a push to other"),
-    "another branch for CI": ("ci.yml", "branches: [main]", "branches: [main, dev]", "started by a push to other"),
+    **{
+        what: (file, was, becomes, f"{event} is ")
+        for what, file, was, becomes, event in (
+            ("any branch", "device.yml", '[main, "device/**"]', '["**"]', "push"),
+            ("tags", "device.yml", 'branches: [main, "device/**"]', "tags: [v1]", "push"),
+            ("tags besides", "drafts.yml", "[main]\n", "[main]\n    tags: [v1]\n", "push"),
+            ("another branch for CI", "ci.yml", "[main]", "[main, dev]", "push"),
+            ("paths that CI passes over", "ci.yml", "[main]\n", "[main]\n    paths-ignore: [ci/**]\n", "push"),
+            ("paths of a pull request", "ci.yml", _PULL, f"{_PULL}    paths-ignore: ['**']\n", "pull_request"),
+            ("types of a pull request", "ci.yml", _PULL, f"{_PULL}    types: [closed]\n", "pull_request"),
+            ("branches of a pull request", "ci.yml", _PULL, f"{_PULL}    branches: [dev]\n", "pull_request"),
+            ("every five minutes", "device.yml", "23 3 * * 6", "*/5 * * * *", "schedule"),
+            ("a second time", "drift.yml", _START, f'    - cron: "1 1 * * *"\n{_START}', "schedule"),
+            ("a night that never is", "nightly.yml", "17 2 * * *", "17 2 31 2 *", "schedule"),
+            ("an input more", "drift.yml", _START, f"{_START}    inputs: {{a: {{}}}}\n", "workflow_dispatch"),
+            ("an input less", "device.yml", "      commit:\n", "      sha:\n", "workflow_dispatch"),
+            ("a machine more", "device.yml", "[all, gb10, m5]", "[all, gb10, m5, x]", "workflow_dispatch"),
+            ("a machine typed", "device.yml", "type: choice", "type: string", "workflow_dispatch"),
+            ("another default", "device.yml", "default: all", "default: m5", "workflow_dispatch"),
+            ("a commit by default", "device.yml", 'default: ""', "default: main", "workflow_dispatch"),
+        )
+    },
     # what it may do
     "permissions for all": ("device.yml", "permissions: {}\n", "permissions: read-all\n", "permissions on top"),
     "no permissions on top": ("device.yml", "permissions: {}\n", "", "permissions on top"),
@@ -68,6 +89,30 @@ ALL: dict[str, Mutation] = {
     "a secret behind #": ("device.yml", _M5, _more(_M5, "env:", '  T: "#${{ secrets.T }}"'), "m5: step 4 is given"),
     "the token": ("device.yml", _M5, _more(_M5, "env:", "  T: ${{ github.token }}"), "m5: step 4 is given"),
     "all of github": ("device.yml", _M5, _more(_M5, "env:", "  T: ${{ toJSON(github) }}"), "m5: step 4 is given"),
+    **{
+        f"a secret in {what}": (file, was, becomes, "uses secrets: ")
+        for what, file, was, becomes in (
+            ("a step's name", "device.yml", _GB10, _more(_GB10, "name: ${{ secrets.T }}")),
+            ("a step's name, escaped", "device.yml", _GB10, _more(_GB10, 'name: "$\\x7b{ s\\x65crets.T }}"')),
+            ("a limit", "drift.yml", "minutes: 30\n", "minutes: ${{ fromJSON(toJSON(SECRETS)) }}\n"),
+            ("a job's name", "drift.yml", "name: drift against", "name: ${{ secrets['T'] }} against"),
+            ("the name", "ci.yml", "name: ci\n", "name: ci ${{ secrets.T }}\n"),
+            ("a trigger", "device.yml", 'default: ""', "default: ${{ secrets.T }}"),
+            ("a key", "drift.yml", "    name: drift ", "    secrets: inherit\n    name: drift "),
+        )
+    },
+    **{
+        f"an expression in {what}": (file, was, becomes, said)
+        for what, file, was, becomes, said in (
+            ("a step's name", "device.yml", _GB10, _more(_GB10, f"name: {_TOKEN}"), "gb10: step 4 has an expression"),
+            ("an escaped name", "device.yml", _M5, _more(_M5, 'name: "$\\x7b{ a }}"'), "m5: step 4 has an expression"),
+            ("an id", "device.yml", "id: suite", f"id: {_TOKEN}", "gb10: step 4 has an expression in its id"),
+            ("a job's name", "device.yml", "name: gb10", f"name: {_TOKEN}", "gb10: its name has an expression"),
+            ("a job without a matrix", "device.yml", "name: m5", f"name: {_LEG}", "m5: its name has an expression"),
+            ("a name beside the plan's", "ci.yml", _LEG, _LEG + _TOKEN, "hosted: its name has an expression"),
+            ("the name", "ci.yml", "name: ci\n", f"name: ci {_TOKEN}\n", "its name has an expression"),
+        )
+    },
     "credentials kept": (
         "device.yml",
         "persist-credentials: false",
@@ -152,6 +197,21 @@ ALL: dict[str, Mutation] = {
         "          python-version: ${{ matrix.python }}\n",
         "          python-version: ${{ matrix.python }}\n          cache: pip\n",
         "hosted: step 2 is given",
+    ),
+    # what Python takes for the same
+    "1 for True": ("device.yml", "          clean: true", "          clean: 1", "gb10: step 1 is given"),
+    "1.0 for True": ("device.yml", "          clean: true", "          clean: 1.0", "gb10: step 1 is given"),
+    "False for 0": ("device.yml", "fetch-depth: 0", "fetch-depth: false", "gate: step 1 is given"),
+    "0 for False": ("ci.yml", "credentials: false", "credentials: 0", "plan: step 1 is given"),
+    "0.0 for 0": ("drift.yml", "fetch-depth: 0", "fetch-depth: 0.0", "drift: step 2 is given"),
+    "0 for False in a matrix": ("ci.yml", "fail-fast: false", "fail-fast: 0", "hosted: its matrix"),
+    "0 for False on top": ("nightly.yml", "in-progress: false", "in-progress: 0", "concurrency is not"),
+    "1 for True on top": ("drafts.yml", "in-progress: true", "in-progress: 1", "concurrency is not"),
+    "0 for False on a device": (
+        "device.yml",
+        "      cancel-in-progress: false\n      queue: max # a",
+        "      cancel-in-progress: 0\n      queue: max # a",
+        "gb10: not one run at a time",
     ),
     # what runs
     "another machine's health": ("device.yml", _HEALTH, _HEALTH.replace("gb10", "m5"), "gb10: step 3 does"),
