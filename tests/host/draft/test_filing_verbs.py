@@ -138,6 +138,19 @@ def test_another_edition_is_another_text(rehearsal: Any, fake: FakeGitHub, termi
     fake.repos["ml-explore/mlx"].entries[-1].state = "closed"
     assert terminal("file", "issue", "--edition", "2", types="ml-explore/mlx")[0] == 0
     assert fake.repos["ml-explore/mlx"].entries[-1].body.endswith("<!-- change-id: cuda-small-m-issue-2 -->\n")
+    filed = inputs.path(rehearsal.work, "filed").read_bytes()
+    assert b"/issues/3766" in filed
+
+    for text in ("I would send", "I will send"):  # that of both editions, and another
+        rehearsal.change("issue", "I would send", text)
+        assert terminal("file", "issue", types="ml-explore/mlx") == (
+            44,
+            "",
+            "error: https://github.com/ml-explore/mlx/issues/3766 is edition 2 of this draft, filed since: nothing was "
+            "sent: name it with --edition 2\n",
+        )
+        assert inputs.path(rehearsal.work, "filed").read_bytes() == filed
+    assert len([line for line in fake.log if line.startswith("POST")]) == 2
 
 
 def test_a_rehearsal_says_so(rehearsal: Any, fake: FakeGitHub, terminal: Verb) -> None:
