@@ -50,7 +50,7 @@ def file_pr(
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """Send the pull request the same way, as a draft; you mark it ready on its page. Next: `draft link-back`."""
+    """Send the pull request, as a draft, like the issue; you mark it ready on its page. Next: `draft link-back`."""
     about, verb = document("pr", contribution).contribution, f"file pr --head {head}"
     _sent(rehearse, edition, about, out, evidence, lambda desk: desk.pull(head, fork), verb, "draft link-back")
 
@@ -63,7 +63,10 @@ def link(
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """Send the comment for lablup/mlxcel #725 the same way. Next: `draft docs`."""
+    """Send the comment for lablup/mlxcel #725, when every gate is open and you have typed where to.
+
+    Next: `draft docs`.
+    """
     about = document("link-back", contribution).contribution
     _sent(rehearse, edition, about, out, evidence, lambda desk: desk.link(), "link", "draft docs --doc PATH")
 

@@ -66,7 +66,10 @@ def apply(
     into: Annotated[Path | None, typer.Option(help="Folder of the worktree; beside the checkout if left out.")] = None,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """Make a worktree with the change in it, on a branch of its own, uncommitted. The checkout stays as it is."""
+    """Make a worktree with the change in it, on a branch of its own, uncommitted. The checkout stays as it is.
+
+    Next: your commit, then `series drift`.
+    """
     from upstream_patch.draft.contributions import carrier
     from upstream_patch.series.applying import apply as put
     from upstream_patch.series.applying import message_of
@@ -186,7 +189,10 @@ def drift(
     out: Out = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """How upstream's HEAD differs from the base, and whether the change is in; exit 2 on a conflict. `status` asks."""
+    """How upstream's HEAD differs from the base, and whether the change is in; exit 2 on a conflict.
+
+    Next: `status pr`.
+    """
     from upstream_patch.draft import contributions, proving
     from upstream_patch.records import facts, store
     from upstream_patch.series import NAMES

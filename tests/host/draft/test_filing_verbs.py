@@ -109,7 +109,7 @@ def test_a_person_files_all_three_and_each_names_the_next(rehearsal: Any, fake: 
         (["file"], ("duplicates", "status", "file issue", "draft pr", "file pr", "link", "GH_TOKEN")),
         (["file", "issue"], ("every gate", "--rehearse", "draft pr")),
         (["file", "pr"], ("--head", "--rehearse", "draft link-back")),
-        (["link"], ("--rehearse", "draft docs")),
+        (["link"], ("every gate is open and you have typed where to", "--rehearse", "Next: `draft docs`")),
         (["duplicates"], ("--query", "status")),
     ],
     ids=" ".join,

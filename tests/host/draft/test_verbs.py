@@ -64,7 +64,9 @@ def places(here: Any) -> tuple[str, ...]:
         (("rules", "show"), ("rules refresh",)),
         (("rules", "refresh"), ("--mlx", "--read", "status")),
         (("excuse",), ("--because", "status")),
-        (("series", "drift"), ("--branch", "status")),
+        (("series", "apply"), ("Next: your commit, then `series drift`",)),
+        (("series", "drift"), ("--branch", "Next: `status pr`")),
+        (("build",), ("Next: `correctness`; after --mlx, `draft pr`",)),
     ],
 )
 def test_the_help_of_each_verb_leads_to_the_next(call: Call, verb: tuple[str, ...], leads_to: tuple[str, ...]) -> None:
