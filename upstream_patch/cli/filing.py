@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from upstream_patch.cli.draft import Work, document
-from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, existing
+from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, existing, folders
 
 if TYPE_CHECKING:
     from upstream_patch.draft.contributions import Contribution
@@ -92,7 +92,7 @@ def duplicates(
     for hit in hits:
         print(f"#{hit.number}  {hit.kind}, {hit.state}  {hit.title}\n    {hit.url}")
     told = "read each, and say in your words how yours differs" if hits else "nothing says the same"
-    print(f"{path}: {len(hits)} hits: {told}; next: upstream-patch status {draft}{about.option}")
+    print(f"{path}: {len(hits)} hits: {told}; next: upstream-patch status {draft}{about.option}{folders(out)}")
 
 
 def _sent(
@@ -113,9 +113,10 @@ def _sent(
     with github.connect() as client:
         desk = Desk(out / "drafts", existing(evidence), client, person, github.Clock(), edition, rehearse, about)
         sent = act(desk)
+    where = f"{about.option}{folders(out, evidence)}"
     print(f"{sent.url} {'is there now' if sent.created else 'was there already: nothing was sent'}")
     if rehearse:
-        print(f"it was a rehearsal: close it when you have seen it; next: upstream-patch {verb}{about.option}")
+        print(f"it was a rehearsal: close it when you have seen it; next: upstream-patch {verb}{where}")
     else:
         ends = about.refused.get(then.split()[1])
-        print(f"no {then}: {ends}" if ends else f"next: upstream-patch {then}{about.option}")
+        print(f"no {then}: {ends}" if ends else f"next: upstream-patch {then}{where}")

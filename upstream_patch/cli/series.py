@@ -15,7 +15,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, Json, Out, read_facts
+from upstream_patch.cli.options import (
+    CONTRIBUTION,
+    EVIDENCE,
+    OUT,
+    Contributed,
+    Evidence,
+    Json,
+    Out,
+    folders,
+    read_facts,
+)
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
@@ -211,7 +221,7 @@ def drift(
     proof = proving.prove(records, about.of(facts.derive(records)), about)
     proving.compare(out / "drafts", checkout, proof, branch=branch, about=about)
     if not as_json:
-        print(f"next: upstream-patch status pr{about.option}")
+        print(f"next: upstream-patch status pr{about.option}{folders(out, evidence)}")
     conflicts = [item for one in drifts for item in one.conflicts]
     if conflicts:
         like = sorted({one.contribution for one in drifts if one.conflicts and one.upstreamed})

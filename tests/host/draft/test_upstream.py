@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ def test_upstream_is_compared_with_what_was_built(
             str(here.evidence),
         ]
         result = CliRunner().invoke(app, asked)
+        assert result.output.endswith(f"next: upstream-patch status pr {shlex.join(asked[-4:])}\n")
         assert isinstance(result.exception, UserError) if code else result.exit_code == 0, result.output
         found = inputs.read(here.work, "upstream", Upstream)
         assert found is not None
