@@ -62,7 +62,7 @@ VERBS = (
     Verb("status", ("status",), "What still stands between the drafts and upstream: every gate.", ()),
     Verb("duplicates", ("duplicates",), "Search MLX's threads for the subject of -- issue or -- pr.", ("github",)),
     Verb("file", ("file",), "Send a finished draft, as a person at a terminal: -- issue, or -- pr.", ("github",)),
-    Verb("link", ("link",), "Comment on what was filed in lablup/mlxcel #725, the same way.", ("github",)),
+    Verb("link", ("link",), "Comment on what was filed in lablup/mlxcel #725, when you confirm it.", ("github",)),
     Verb("readme", ("readme",), "Fill README's table from the facts.", ()),
     Verb("plots", ("plots",), "Draw every plot of the facts.", ("plots",)),
     Verb("report", ("report",), "Write the HTML page of what was measured, each number with its record.", ("plots",)),

@@ -29,6 +29,15 @@ def test_a_problem_by_hand() -> None:
     assert (stock.registers, ours.registers) == (32 + 16 + 16 + 12, 32 + 8 + 32 + 24 + 5 + 12)
 
 
+def test_a_tile_of_32_rows_by_hand() -> None:
+    problem = Problem(m=32, n=4096, k=4096)
+    ours = cost(problem, route(problem, M5))
+    assert (ours.route.rows, ours.threadgroups, ours.steps) == (32, 64 * 4, 64 // 4)
+    # two by two simdgroups: both that share rows read their x
+    assert ours.x_bytes == 2 * 64 * 32 * 4096 * 2
+    assert ours.registers == 16 + 8 + 16 + 24 + 5 + 12
+
+
 def test_rows_that_a_kernel_takes_at_once() -> None:
     wide = cost(Problem(m=16, n=4096, k=4096), MetalRoute("qmv_wide"))
     assert wide.weight_bytes == 4 * Problem(m=16, n=4096, k=4096).packed_bytes, "of at most five rows"

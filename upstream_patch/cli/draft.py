@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, Out, existing, read_facts
+from upstream_patch.cli.options import (
+    CONTRIBUTION,
+    EVIDENCE,
+    OUT,
+    Contributed,
+    Evidence,
+    Out,
+    existing,
+    folders,
+    read_facts,
+)
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
@@ -75,7 +85,8 @@ def draft_docs(
         docs.put(doc, work, existing(evidence))
         print(f"{doc} was edited; commit it in your own words: that was the last step")
     else:
-        print(f"\n{patch}: nothing was changed; next: upstream-patch status docs, and when all is open, --write")
+        then = f"upstream-patch status docs{folders(out, evidence)}"
+        print(f"\n{patch}: nothing was changed; next: {then}, and when all is open, --write")
 
 
 @app.command("claims")
@@ -101,7 +112,7 @@ def draft_claims(
     told = (
         f"{len(wrong)} claims without a fact: correct them" if wrong else "every number is a fact within its rounding"
     )
-    print(f"{told}; next: upstream-patch status {draft}{drafted.contribution.option}")
+    print(f"{told}; next: upstream-patch status {draft}{drafted.contribution.option}{folders(out, evidence)}")
     raise SystemExit(1 if wrong else 0)
 
 
@@ -114,7 +125,7 @@ def _write(drafted: Document, out: Path, evidence: Path) -> Path:
     proving.refresh(out / "drafts", records, about.of(derived), about)
     path = drafted.write(out / "drafts", derived)
     then = drafted.still_open(path) or "no hole is open"
-    print(f"{path}: {then}; next: upstream-patch status {drafted.name}{about.option}")
+    print(f"{path}: {then}; next: upstream-patch status {drafted.name}{about.option}{folders(out, evidence)}")
     return path
 
 

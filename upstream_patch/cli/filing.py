@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from upstream_patch.cli.draft import Work, document
-from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, existing
+from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, existing, folders
 
 if TYPE_CHECKING:
     from upstream_patch.draft.contributions import Contribution
@@ -50,7 +50,7 @@ def file_pr(
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """Send the pull request the same way, as a draft; you mark it ready on its page. Next: `draft link-back`."""
+    """Send the pull request, as a draft, like the issue; you mark it ready on its page. Next: `draft link-back`."""
     about, verb = document("pr", contribution).contribution, f"file pr --head {head}"
     _sent(rehearse, edition, about, out, evidence, lambda desk: desk.pull(head, fork), verb, "draft link-back")
 
@@ -63,7 +63,10 @@ def link(
     out: Work = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """Send the comment for lablup/mlxcel #725 the same way. Next: `draft docs`."""
+    """Send the comment for lablup/mlxcel #725, when every gate is open and you have typed where to.
+
+    Next: `draft docs`.
+    """
     about = document("link-back", contribution).contribution
     _sent(rehearse, edition, about, out, evidence, lambda desk: desk.link(), "link", "draft docs --doc PATH")
 
@@ -89,7 +92,7 @@ def duplicates(
     for hit in hits:
         print(f"#{hit.number}  {hit.kind}, {hit.state}  {hit.title}\n    {hit.url}")
     told = "read each, and say in your words how yours differs" if hits else "nothing says the same"
-    print(f"{path}: {len(hits)} hits: {told}; next: upstream-patch status {draft}{about.option}")
+    print(f"{path}: {len(hits)} hits: {told}; next: upstream-patch status {draft}{about.option}{folders(out)}")
 
 
 def _sent(
@@ -110,9 +113,10 @@ def _sent(
     with github.connect() as client:
         desk = Desk(out / "drafts", existing(evidence), client, person, github.Clock(), edition, rehearse, about)
         sent = act(desk)
+    where = f"{about.option}{folders(out, evidence)}"
     print(f"{sent.url} {'is there now' if sent.created else 'was there already: nothing was sent'}")
     if rehearse:
-        print(f"it was a rehearsal: close it when you have seen it; next: upstream-patch {verb}{about.option}")
+        print(f"it was a rehearsal: close it when you have seen it; next: upstream-patch {verb}{where}")
     else:
         ends = about.refused.get(then.split()[1])
-        print(f"no {then}: {ends}" if ends else f"next: upstream-patch {then}{about.option}")
+        print(f"no {then}: {ends}" if ends else f"next: upstream-patch {then}{where}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from upstream_patch.cli.draft import Draft, Work, document
-from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, Json, existing
+from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, Json, existing, folders
 
 if TYPE_CHECKING:
     from upstream_patch.draft.contributions import Contribution
@@ -45,7 +45,7 @@ def status(
         show_gates(Console(), found)
         filed = inputs.read(out / "drafts", about.key("filed"), inputs.Filed) or inputs.Filed()
         for draft in drafts or documents.all_of(about):
-            print(_next(draft, [gate for gate in found if gate.draft == draft], filed, about))
+            print(_next(draft, [gate for gate in found if gate.draft == draft], filed, about, folders(out, evidence)))
 
 
 _SENT_BY = {
@@ -57,17 +57,17 @@ _SENT_BY = {
 """Draft -> the verb that it is finished for."""
 
 
-def _next(draft: str, gates: Sequence[Gate], filed: Filed, about: Contribution) -> str:
-    """One line: where a draft stands, and what comes next."""
+def _next(draft: str, gates: Sequence[Gate], filed: Filed, about: Contribution, where: str) -> str:
+    """One line: where a draft stands, and what comes next, with the options ``where``."""
     sent, then = {"issue": (filed.issue, "pr"), "pr": (filed.pr, "link-back")}.get(draft, (None, ""))
     if sent:
         ends = about.refused.get(then)
-        onward = f"no {then}: {ends}" if ends else f"next: upstream-patch draft {then}{about.option}"
+        onward = f"no {then}: {ends}" if ends else f"next: upstream-patch draft {then}{about.option}{where}"
         return f"{draft}: filed as {sent.url}; {onward}"
     closed = [gate for gate in gates if not gate.open]
     if closed:
         return f"{draft}: {len(closed)} of {len(gates)} gates are not open; next: {closed[0].fix}"
-    return f"{draft}: every gate is open; next: upstream-patch {_SENT_BY[draft]}{about.option}"
+    return f"{draft}: every gate is open; next: upstream-patch {_SENT_BY[draft]}{about.option}{where}"
 
 
 @app.command()
@@ -89,7 +89,7 @@ def excuse(
     about = document(draft, contribution).contribution
     Terminal("excuse a gate")
     path = gates.excuse(draft, gate, because, out / "drafts", existing(evidence), about=about)
-    print(f"{path}: recorded; next: upstream-patch status {draft}{about.option}")
+    print(f"{path}: recorded; next: upstream-patch status {draft}{about.option}{folders(out, evidence)}")
 
 
 @rules_app.command("show")
@@ -125,4 +125,4 @@ def rules_refresh(
     for line in rules.refresh(out / "drafts", existing(mlx), read):
         print(line)
     if read is not None:
-        print("next: upstream-patch status")
+        print(f"next: upstream-patch status{folders(out)}")

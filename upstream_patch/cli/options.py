@@ -40,6 +40,12 @@ def command_line() -> str:
     return shlex.join(["python", "-m", "upstream_patch", *sys.argv[1:]])
 
 
+def folders(out: Path, evidence: Path = EVIDENCE) -> str:
+    """The options of a next command, where a person named other folders than the usual ones."""
+    named = (("--out", out, OUT), ("--evidence", evidence, EVIDENCE))
+    return "".join(f" {option} {shlex.quote(str(path))}" for option, path, usual in named if path != usual)
+
+
 def existing(path: Path, *, folder: bool = True) -> Path:
     """The path, if it is there: a wrong folder must not look like one without records."""
     if not (path.is_dir() if folder else path.is_file()):

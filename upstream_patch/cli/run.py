@@ -43,7 +43,10 @@ def build(
     evidence: Evidence = EVIDENCE,
     out: Out = OUT,
 ) -> None:
-    """Compile every kernel with NVRTC; no GPU needed. With --mlx, build and test MLX with the series and without."""
+    """Compile every kernel with NVRTC; no GPU needed. With --mlx, build and test MLX with the series and without.
+
+    Next: `correctness`; after --mlx, `draft pr`.
+    """
     if mlx is not None:
         build_mlx(mlx, backend, name, evidence, out)
         return

@@ -15,7 +15,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from upstream_patch.cli.options import CONTRIBUTION, EVIDENCE, OUT, Contributed, Evidence, Json, Out, read_facts
+from upstream_patch.cli.options import (
+    CONTRIBUTION,
+    EVIDENCE,
+    OUT,
+    Contributed,
+    Evidence,
+    Json,
+    Out,
+    folders,
+    read_facts,
+)
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,7 +76,10 @@ def apply(
     into: Annotated[Path | None, typer.Option(help="Folder of the worktree; beside the checkout if left out.")] = None,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """Make a worktree with the change in it, on a branch of its own, uncommitted. The checkout stays as it is."""
+    """Make a worktree with the change in it, on a branch of its own, uncommitted. The checkout stays as it is.
+
+    Next: your commit, then `series drift`.
+    """
     from upstream_patch.draft.contributions import carrier
     from upstream_patch.series.applying import apply as put
     from upstream_patch.series.applying import message_of
@@ -186,7 +199,10 @@ def drift(
     out: Out = OUT,
     evidence: Evidence = EVIDENCE,
 ) -> None:
-    """How upstream's HEAD differs from the base, and whether the change is in; exit 2 on a conflict. `status` asks."""
+    """How upstream's HEAD differs from the base, and whether the change is in; exit 2 on a conflict.
+
+    Next: `status pr`.
+    """
     from upstream_patch.draft import contributions, proving
     from upstream_patch.records import facts, store
     from upstream_patch.series import NAMES
@@ -205,7 +221,7 @@ def drift(
     proof = proving.prove(records, about.of(facts.derive(records)), about)
     proving.compare(out / "drafts", checkout, proof, branch=branch, about=about)
     if not as_json:
-        print(f"next: upstream-patch status pr{about.option}")
+        print(f"next: upstream-patch status pr{about.option}{folders(out, evidence)}")
     conflicts = [item for one in drifts for item in one.conflicts]
     if conflicts:
         like = sorted({one.contribution for one in drifts if one.conflicts and one.upstreamed})

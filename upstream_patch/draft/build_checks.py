@@ -111,13 +111,16 @@ def base(look: Look) -> Finding:
         return Finding("outdated", "another base or series was compared than the one that was built", drift, seen)
     if (age := inputs.age_hours(found.checked, look.now)) > FRESH_HOURS:
         return Finding("outdated", f"compared {age:.0f} hours ago", drift, seen)
+    if behind := inputs.behind(found.head_committed, look.now):
+        return Finding("outdated", behind, drift, seen)
     if not found.applies:
         fix = f"correct what upstream-patch series check --mlx PATH names, then {build} and {drift}"
         return Finding("does-not-apply", f"the series does not apply to {found.head_commit[:12]}", fix, seen)
     if found.touched:
         what = f"upstream changed {', '.join(found.touched)} since {found.base_commit[:12]}"
         return Finding("touched", what, f"{build} at {found.head_commit[:12]}, then {drift}", seen)
-    return Finding(OK, f"no file of the series changed up to {found.head_commit[:12]}", seen=seen)
+    head = f"{found.head_commit[:12]} of {found.head_committed:%Y-%m-%d}"
+    return Finding(OK, f"no file of the series changed up to {head}", seen=seen)
 
 
 def branch(look: Look) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,8 +15,13 @@ from upstream_patch.errors import UserError
 NAME = "excuses"
 MAY_BE = frozenset({"claims", "benchmarks", "tests", "unaffected", "formatting", "duplicates", "base"})
 """Gates that a reason may open. The others stand for upstream's rules or for text that is not finished."""
-NEVER = frozenset({"stale", "outdated"})
-"""Findings that no reason opens: what the gate would say of today's state is not known."""
+NEVER: Mapping[str, str] = {
+    "stale": "something is stale, which takes no excuse: renew it",
+    "outdated": "something is outdated, which takes no excuse: renew it",
+    "does-not-apply": "the series does not apply, which takes no excuse: correct it",
+}
+"""Findings that no reason opens, as a person is told: what the gate would say of today's state is not known, or what
+was built cannot be sent."""
 
 
 class Excuse(Input):
@@ -47,7 +53,7 @@ def give(
     if gate not in MAY_BE:
         raise UserError(f"the gate {gate} takes no excuse, only: {', '.join(sorted(MAY_BE))}")
     if code in NEVER:
-        raise UserError(f"{gate} is red because something is {code}, which takes no excuse: renew it")
+        raise UserError(f"{gate} is red because {NEVER[code]}")
     if not because.strip():
         raise UserError("an excuse needs a reason: --because 'why it may go out as it is'")
     excuse = Excuse(

@@ -20,6 +20,8 @@ from upstream_patch.github.client import API
 
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+HEAD_DAYS = 14
+"""A HEAD older than this is that of a clone that nobody has fetched: upstream commits on most days."""
 Verdict = Literal["FASTER", "SLOWER", "SAME", "UNCLEAR"]
 
 
@@ -77,6 +79,7 @@ class Upstream(Input):
 
     base_commit: Commit
     head_commit: Commit
+    head_committed: AwareDatetime
     checked: AwareDatetime
     series_sha256: Sha256
     tree: Commit | None
@@ -174,3 +177,10 @@ def write(work: Path, name: str, content: Input, api: str | None = None) -> Path
 
 def age_hours(then: datetime, now: datetime) -> float:
     return (now - then).total_seconds() / 3600
+
+
+def behind(committed: datetime, now: datetime) -> str:
+    """Why a clone's HEAD that was committed then is not taken for upstream's of today; empty where it is."""
+    if age_hours(committed, now) <= 24 * HEAD_DAYS:
+        return ""
+    return f"HEAD of the clone is of {committed:%Y-%m-%d}, more than {HEAD_DAYS} days ago: fetch upstream's main first"

@@ -171,6 +171,7 @@ def compare(
         Upstream(
             base_commit=base,
             head_commit=head,
+            head_committed=checkout.committed(head),
             checked=now or datetime.now(UTC),
             series_sha256=content_hash(contributions),
             tree=checkout.tree(base, on_base) if on_base else None,

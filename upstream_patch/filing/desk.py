@@ -15,7 +15,7 @@ from upstream_patch.errors import UserError
 from upstream_patch.filing.person import Person, confirm
 from upstream_patch.filing.post import Post, rehearsal
 from upstream_patch.filing.receipts import Receipts
-from upstream_patch.filing.send import OtherText, Sent, send
+from upstream_patch.filing.send import AlreadyThere, OtherText, Sent, send
 from upstream_patch.github import Clock, GitHub, Repository
 
 UPSTREAM = "ml-explore/mlx"
@@ -60,7 +60,8 @@ class Desk:
         return Receipts(self.work.parent / "receipts", self.github.api)
 
     def issue(self) -> Sent:
-        """File the issue. Raises GateClosed, Stopped, Changed and what ``send`` raises; nothing was sent then."""
+        """File the issue. Raises GateClosed, Stopped, Changed, AlreadyThere where a later edition stands, and what
+        ``send`` raises; nothing was sent then."""
         return self._send(
             "issue",
             lambda ready, login, place: Post("issue", UPSTREAM, self._change_id("issue"), ready.title, ready.body),
@@ -120,6 +121,10 @@ class Desk:
             return (rehearsal(post, self.rehearse) if self.rehearse else post).checked()
 
         post = made()
+        if later := self.receipts.later(post):
+            edition, url = later
+            told = f"{url} is edition {edition} of this draft, filed since"
+            raise AlreadyThere(f"{told}: nothing was sent: name it with --edition {edition}")
         self.person.show(preview(post, login, rehearsed=bool(self.rehearse)))
         confirm(self.person, post.repository)
         if self._ready(draft).content_hash != ready.content_hash or made() != post:

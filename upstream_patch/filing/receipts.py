@@ -101,6 +101,17 @@ class Receipts:
             )
         return result
 
+    def later(self, post: Post) -> tuple[int, str] | None:
+        """Number and address of the newest edition after this one that was filed."""
+        stem = post.change_id.rpartition("-")[0]
+        names = (folder.name for folder in self._of(post.repository, post.change_id).parent.glob(f"{stem}-*"))
+        editions = {int(name.removeprefix(f"{stem}-")) for name in names}
+        for edition in sorted((each for each in editions if each > post.edition), reverse=True):
+            for attempt in self.attempts(post.repository, f"{stem}-{edition}"):
+                if attempt.outcome and attempt.outcome.state != "refused":
+                    return edition, attempt.outcome.url
+        return None
+
     def intend(self, post: Post, login: str, gates: str, at: float) -> Attempt:
         """Before the request."""
         number = len(self.attempts(post.repository, post.change_id)) + 1

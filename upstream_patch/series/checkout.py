@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from upstream_patch.errors import MissingTool, UserError
@@ -87,6 +88,11 @@ class Checkout:
             return self.git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}").strip()
         except GitError:
             raise UserError(f"{self.path} has no commit {name}") from None
+
+    def committed(self, name: str = "HEAD") -> datetime:
+        """When a commit was made, by its committer's clock."""
+        said = self.git("show", "--no-patch", "--format=%ct", self.commit(name))
+        return datetime.fromtimestamp(int(said), UTC)
 
     def has(self, name: str) -> bool:
         try:

@@ -83,6 +83,7 @@ def upstream(**changes: Any) -> Upstream:
     whole = Upstream(
         base_commit=BASE,
         head_commit=HEAD,
+        head_committed=NOW,
         checked=NOW,
         series_sha256=SERIES,
         tree=TREE,
@@ -139,7 +140,7 @@ class Rehearsal:
         inputs.write(self.work, "upstream", upstream())
         files = dict.fromkeys(path for rule in rules.rules().rules for path in (rule.stands[0].file,))
         reading = rules.Reading(
-            commit=HEAD, read=NOW, rules_sha256=rules.sha256(), files=dict.fromkeys(files, "4" * 64)
+            commit=HEAD, committed=NOW, read=NOW, rules_sha256=rules.sha256(), files=dict.fromkeys(files, "4" * 64)
         )
         inputs.write(self.work, rules.NAME, rules.Readings(seen=reading, accepted=reading, texts={}))
 
@@ -212,6 +213,7 @@ def rehearsal(synthetic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     # What most tests look at is what the gates make of it; test_proving and the whole way have it from records.
     monkeypatch.setattr(proving, "refresh", lambda *_: None)
+    monkeypatch.setenv("GIT_COMMITTER_DATE", NOW.isoformat())
     monkeypatch.setattr(store, "load_all", load_once)
     monkeypatch.setattr(facts, "derive", derive_once)
     words = json.loads((Path(__file__).parent / "data" / "person_words.json").read_text())

@@ -73,3 +73,16 @@ def test_no_reason_makes_a_stale_fact_true(rehearsal: Any, monkeypatch: pytest.M
     assert gate(rehearsal, "claims", "issue").code == "stale"
     with pytest.raises(UserError, match="claims is red because something is stale, which takes no excuse"):
         excuse(rehearsal, "claims", "issue")
+
+
+def test_no_reason_sends_what_does_not_apply(rehearsal: Any) -> None:
+    rehearsal.all()
+    inputs.write(rehearsal.work, "upstream", rehearsal.upstream(applies=False))
+    assert gate(rehearsal, "base").code == "does-not-apply"
+    with pytest.raises(
+        UserError, match=r"^base is red because the series does not apply, which takes no excuse: correct it$"
+    ):
+        excuse(rehearsal, "base")
+    inputs.write(rehearsal.work, "upstream", rehearsal.upstream(touched=("qmm.h",)))
+    excuse(rehearsal, "base")
+    assert gate(rehearsal, "base").outcome is Outcome.EXCUSED

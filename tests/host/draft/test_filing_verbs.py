@@ -15,6 +15,7 @@ import pytest
 from tests.contract.fake_github import FakeGitHub
 from tests.host.draft import metal_records
 from tests.host.draft.conftest import BASE, NOW, searched, upstream
+from tests.host.draft.test_verbs import where
 from upstream_patch import cli, github
 from upstream_patch.draft import gates, inputs
 from upstream_patch.draft.contributions import METAL
@@ -86,14 +87,16 @@ def test_a_person_files_all_three_and_each_names_the_next(rehearsal: Any, fake: 
     code, shown, _ = terminal("file", "issue", types="ml-explore/mlx")
     assert code == 0
     url = "https://github.com/ml-explore/mlx/issues/3765"
-    assert shown.endswith(f"anything else to stop: {url} is there now\nnext: upstream-patch draft pr\n")
+    assert shown.endswith(
+        f"anything else to stop: {url} is there now\nnext: upstream-patch draft pr{where(rehearsal)}\n"
+    )
     assert shown.startswith("This is an issue in ml-explore/mlx, as me\ntitle: [BUG] ")
     rehearsal.draft("pr")
     code, shown, _ = terminal("file", "pr", "--head", "small-m", types="ml-explore/mlx")
-    assert (code, shown.splitlines()[-1]) == (0, "next: upstream-patch draft link-back")
+    assert (code, shown.splitlines()[-1]) == (0, f"next: upstream-patch draft link-back{where(rehearsal)}")
     rehearsal.draft("link-back")
     code, shown, _ = terminal("link", types="lablup/mlxcel")
-    assert (code, shown.splitlines()[-1]) == (0, "next: upstream-patch draft docs --doc PATH")
+    assert (code, shown.splitlines()[-1]) == (0, f"next: upstream-patch draft docs --doc PATH{where(rehearsal)}")
     assert [line for line in fake.log if line.startswith("POST")] == [
         "POST /repos/ml-explore/mlx/issues 201",
         "POST /repos/ml-explore/mlx/pulls 201",
@@ -109,7 +112,7 @@ def test_a_person_files_all_three_and_each_names_the_next(rehearsal: Any, fake: 
         (["file"], ("duplicates", "status", "file issue", "draft pr", "file pr", "link", "GH_TOKEN")),
         (["file", "issue"], ("every gate", "--rehearse", "draft pr")),
         (["file", "pr"], ("--head", "--rehearse", "draft link-back")),
-        (["link"], ("--rehearse", "draft docs")),
+        (["link"], ("every gate is open and you have typed where to", "--rehearse", "Next: `draft docs`")),
         (["duplicates"], ("--query", "status")),
     ],
     ids=" ".join,
@@ -138,6 +141,19 @@ def test_another_edition_is_another_text(rehearsal: Any, fake: FakeGitHub, termi
     fake.repos["ml-explore/mlx"].entries[-1].state = "closed"
     assert terminal("file", "issue", "--edition", "2", types="ml-explore/mlx")[0] == 0
     assert fake.repos["ml-explore/mlx"].entries[-1].body.endswith("<!-- change-id: cuda-small-m-issue-2 -->\n")
+    filed = inputs.path(rehearsal.work, "filed").read_bytes()
+    assert b"/issues/3766" in filed
+
+    for text in ("I would send", "I will send"):  # that of both editions, and another
+        rehearsal.change("issue", "I would send", text)
+        assert terminal("file", "issue", types="ml-explore/mlx") == (
+            44,
+            "",
+            "error: https://github.com/ml-explore/mlx/issues/3766 is edition 2 of this draft, filed since: nothing was "
+            "sent: name it with --edition 2\n",
+        )
+        assert inputs.path(rehearsal.work, "filed").read_bytes() == filed
+    assert len([line for line in fake.log if line.startswith("POST")]) == 2
 
 
 def test_a_rehearsal_says_so(rehearsal: Any, fake: FakeGitHub, terminal: Verb) -> None:
@@ -147,7 +163,7 @@ def test_a_rehearsal_says_so(rehearsal: Any, fake: FakeGitHub, terminal: Verb) -
     assert shown.startswith("REHEARSAL of an issue in me/mlx, as me\n")
     assert shown.endswith(
         "/me/mlx/issues/1 is there now\n"
-        "it was a rehearsal: close it when you have seen it; next: upstream-patch file issue\n"
+        f"it was a rehearsal: close it when you have seen it; next: upstream-patch file issue{where(rehearsal)}\n"
     )
     assert [line for line in fake.log if "POST" in line] == ["POST /repos/me/mlx/issues 201"]
 
@@ -253,7 +269,7 @@ def test_metal_is_filed_the_same_way_and_has_no_link_back(mac: Any, fake: FakeGi
         assert (
             shown.splitlines()[-1]
             == {
-                "issue": "next: upstream-patch draft pr --contribution metal",
+                "issue": f"next: upstream-patch draft pr --contribution metal{where(mac)}",
                 "pr": "no draft link-back: no thread downstream is known that waits for the Metal change",
             }[name]
         )

@@ -14,6 +14,7 @@ from tests.contract.people import Scripted
 from tests.host.draft import metal_records
 from tests.host.draft.conftest import BASE, NOW, upstream
 from tests.host.draft.metal_records import WORDS, draft
+from tests.host.draft.test_verbs import where
 from tests.host.series.conftest import Repository, standin
 from tests.host.series.test_style import HOOKS
 from upstream_patch import cli, github
@@ -120,7 +121,7 @@ def test_a_draft_names_the_next_verb_with_its_contribution(rehearsal: Any, call:
         path = rehearsal.work / document.file
         words = len(document.required)
         lacks = f"{len(document.open_holes(path)) - words} values wait for a record or a filing"
-        then = f"upstream-patch status {document.name} --contribution metal"
+        then = f"upstream-patch status {document.name} --contribution metal{where(rehearsal)}"
         assert (code, out) == (0, f"{path}: {words} holes are open, for a person, {lacks}; next: {then}\n")
     code, out, _ = call("status", "--contribution", "metal", "--json")
     assert code == 0 and set(re.findall(r'"draft": "([\w-]+)"', out)) == {"issue", "pr"}

@@ -36,8 +36,9 @@ def commit(folder: Path, **files: str) -> str:
 
 
 @pytest.fixture
-def mlx(tmp_path: Path) -> Path:
+def mlx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in for a clone: files of our own at the paths that are watched, and those that tell MLX's repository."""
+    monkeypatch.setenv("GIT_COMMITTER_DATE", NOW.isoformat())
     folder = tmp_path / "mlx"
     folder.mkdir()
     git(folder, "init", "-q")
@@ -68,7 +69,7 @@ def test_red_until_a_person_has_read_them_and_after_every_change(mlx: Path, tmp_
     assert rules.judge(work, NOW) == (False, "nobody has read upstream's rules at first hand")
     first = list(rules.refresh(work, mlx, now=NOW))
     head = git(mlx, "rev-parse", "HEAD")
-    assert first[0] == f"ml-explore/mlx {head}: 6 files with rules"
+    assert first[0] == f"ml-explore/mlx {head} of 2026-12-01: 6 files with rules"
     assert "--- read/.github/workflows/update_bypass_list.yml" in first
     assert {"+Write it yourself.", "+What is wrong?"} <= set(first)
     assert (
@@ -79,7 +80,7 @@ def test_red_until_a_person_has_read_them_and_after_every_change(mlx: Path, tmp_
 
     said = list(rules.refresh(work, mlx, word(first), now=NOW))
     assert said[1].startswith(f"read: {word(first)}; ")
-    assert rules.judge(work, NOW) == (True, f"read at {head[:12]}")
+    assert rules.judge(work, NOW) == (True, f"read at {head[:12]}, the same at {head[:12]} of 2026-12-01")
     commit(mlx, unwatched="y\n")
     assert len(list(rules.refresh(work, mlx, now=NOW))) == 2  # nothing to read again
     assert rules.judge(work, NOW)[0] is True
@@ -102,6 +103,17 @@ def test_red_again_after_a_week_and_when_our_copy_of_the_rules_changes(
     assert rules.judge(tmp_path, NOW + timedelta(days=9)) == (False, "upstream's rules were last looked at 9 days ago")
     monkeypatch.setattr(rules, "sha256", lambda: hashlib.sha256(b"new").hexdigest())
     assert rules.judge(tmp_path, NOW) == (False, "this project's copy of the rules changed since they were read")
+
+
+def test_a_clone_that_nobody_fetched_opens_nothing(mlx: Path, tmp_path: Path) -> None:
+    late = NOW + timedelta(days=15)
+    said = list(rules.refresh(tmp_path, mlx, word(list(rules.refresh(tmp_path, mlx, now=late))), now=late))
+    behind = "HEAD of the clone is of 2026-12-01, more than 14 days ago: fetch upstream's main first"
+    assert said[1:] == [f"the gate `rules` stays red: {behind}"]
+    assert rules.judge(tmp_path, late) == (False, behind)
+    day_before = late - timedelta(days=1)
+    assert list(rules.refresh(tmp_path, mlx, now=day_before))[1].startswith("read: ")
+    assert rules.judge(tmp_path, day_before)[0] is True
 
 
 def test_what_is_not_committed_does_not_count(mlx: Path, tmp_path: Path) -> None:

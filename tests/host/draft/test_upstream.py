@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.host.draft.conftest import NOW
+from tests.host.draft.conftest import HEAD, NOW
 from tests.host.draft.test_proving import EDITED, built, clang_format, committed, compare, here, mlx
 from tests.host.series.conftest import Repository
 from upstream_patch.cli.series import app
@@ -71,6 +73,7 @@ def test_upstream_is_compared_with_what_was_built(
             str(here.evidence),
         ]
         result = CliRunner().invoke(app, asked)
+        assert result.output.endswith(f"next: upstream-patch status pr {shlex.join(asked[-4:])}\n")
         assert isinstance(result.exception, UserError) if code else result.exit_code == 0, result.output
         found = inputs.read(here.work, "upstream", Upstream)
         assert found is not None
@@ -79,6 +82,7 @@ def test_upstream_is_compared_with_what_was_built(
     base = mlx.git("rev-parse", "HEAD")
     first = drift()
     assert (first.base_commit, first.head_commit, first.applies, first.touched) == (base, base, True, ())
+    assert first.head_committed == NOW
     assert first.unformatted == "MLX's layout is that of clang-format 17.0.6: pip install clang-format==17.0.6"
     clang_format(tmp_path, monkeypatch)
     assert drift().unformatted is None
@@ -95,3 +99,19 @@ def test_upstream_is_compared_with_what_was_built(
     mlx.commit({EDITED: "nothing\n"})
     here.record(built(moved), 102)
     assert not drift(code=2).applies
+
+
+def test_a_clone_that_nobody_fetched_is_not_upstream(rehearsal: Any) -> None:
+    rehearsal.all()
+    for days in (14, 15):
+        inputs.write(rehearsal.work, "upstream", rehearsal.upstream(head_committed=NOW - timedelta(days=days)))
+        base = next(gate for gate in rehearsal.status("pr") if gate.name == "base")
+        assert (base.code, base.why, base.fix) == (
+            ("ok", f"no file of the series changed up to {HEAD[:12]} of 2026-11-17", "")
+            if days == 14
+            else (
+                "outdated",
+                "HEAD of the clone is of 2026-11-16, more than 14 days ago: fetch upstream's main first",
+                "nox -s drift -- --mlx PATH",
+            )
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from tests.host.draft.conftest import NOW
 from upstream_patch import cli
+from upstream_patch.cli.options import EVIDENCE, OUT, folders
 from upstream_patch.draft import gates, inputs
 from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.gates import CODES, FOR
@@ -48,6 +50,17 @@ def places(here: Any) -> tuple[str, ...]:
     return "--out", str(here.work.parent), "--evidence", str(here.evidence)
 
 
+def where(here: Any) -> str:
+    """What a next command that is told ends in."""
+    return f" {shlex.join(places(here))}"
+
+
+def test_a_next_command_names_the_folders_that_are_not_the_usual_ones() -> None:
+    assert folders(OUT, EVIDENCE) == ""
+    assert folders(Path("my drafts")) == " --out 'my drafts'"
+    assert folders(OUT, Path("records")) == " --evidence records"
+
+
 @pytest.mark.parametrize(
     ("verb", "leads_to"),
     [
@@ -64,7 +77,9 @@ def places(here: Any) -> tuple[str, ...]:
         (("rules", "show"), ("rules refresh",)),
         (("rules", "refresh"), ("--mlx", "--read", "status")),
         (("excuse",), ("--because", "status")),
-        (("series", "drift"), ("--branch", "status")),
+        (("series", "apply"), ("Next: your commit, then `series drift`",)),
+        (("series", "drift"), ("--branch", "Next: `status pr`")),
+        (("build",), ("Next: `correctness`; after --mlx, `draft pr`",)),
     ],
 )
 def test_the_help_of_each_verb_leads_to_the_next(call: Call, verb: tuple[str, ...], leads_to: tuple[str, ...]) -> None:
@@ -84,7 +99,7 @@ def test_a_draft_names_its_file_its_holes_and_the_next_verb(call: Call, rehearsa
         "link-back": "1 hole is open, for a person, 2 values wait for a record or a filing",
         "docs": "1 hole is open, for a person",
     }
-    assert (code, out) == (0, f"{path}: {waits[name]}; next: upstream-patch status {name}\n")
+    assert (code, out) == (0, f"{path}: {waits[name]}; next: upstream-patch status {name}{where(rehearsal)}\n")
 
 
 def test_status_shows_every_gate_in_words_and_as_data(call: Call, rehearsal: Any) -> None:
@@ -124,28 +139,29 @@ def test_a_status_that_is_all_open_names_the_verb_that_sends(
         return call("status", *places(rehearsal))[1].splitlines()[-4:]
 
     sent = [
-        "link-back: every gate is open; next: upstream-patch link",
-        "docs: every gate is open; next: upstream-patch draft docs --doc PATH --write",
+        f"link-back: every gate is open; next: upstream-patch link{where(rehearsal)}",
+        f"docs: every gate is open; next: upstream-patch draft docs --doc PATH --write{where(rehearsal)}",
     ]
+    at, mlx = where(rehearsal), "https://github.com/ml-explore/mlx"
     assert told() == [
-        "issue: filed as https://github.com/ml-explore/mlx/issues/4700; next: upstream-patch draft pr",
-        "pr: filed as https://github.com/ml-explore/mlx/pull/4701; next: upstream-patch draft link-back",
+        f"issue: filed as {mlx}/issues/4700; next: upstream-patch draft pr{at}",
+        f"pr: filed as {mlx}/pull/4701; next: upstream-patch draft link-back{at}",
         *sent,
     ]
     filed = inputs.read(rehearsal.work, "filed", inputs.Filed)
     assert filed is not None
     inputs.write(rehearsal.work, "filed", filed.model_copy(update={"pr": None}))
     rehearsal.draft("link-back")
-    assert told()[1] == "pr: every gate is open; next: upstream-patch file pr --head BRANCH"
+    assert told()[1] == f"pr: every gate is open; next: upstream-patch file pr --head BRANCH{where(rehearsal)}"
     inputs.path(rehearsal.work, "filed").unlink()
-    assert told()[0] == "issue: every gate is open; next: upstream-patch file issue"
+    assert told()[0] == f"issue: every gate is open; next: upstream-patch file issue{where(rehearsal)}"
 
 
 def test_claims_are_listed_with_their_line_and_the_code_says_so(call: Call, rehearsal: Any) -> None:
     rehearsal.all()
     assert call("draft", "claims", "issue", *places(rehearsal))[:2] == (
         0,
-        "every number is a fact within its rounding; next: upstream-patch status issue\n",
+        f"every number is a fact within its rounding; next: upstream-patch status issue{where(rehearsal)}\n",
     )
     shown = call("draft", "claims", "issue", "--matched", *places(rehearsal))[1]
     assert re.search(
@@ -156,7 +172,7 @@ def test_claims_are_listed_with_their_line_and_the_code_says_so(call: Call, rehe
     assert code == 1
     assert re.search(
         r"issue_cuda_small_m.md: line \d+: '71 us' is no fact; nearest: .* = 70 us\n"
-        r"1 claims without a fact: correct them; next: upstream-patch status issue\n$",
+        rf"1 claims without a fact: correct them; next: upstream-patch status issue{re.escape(where(rehearsal))}\n$",
         out,
     )
 
@@ -164,7 +180,7 @@ def test_claims_are_listed_with_their_line_and_the_code_says_so(call: Call, rehe
 def test_an_excuse_is_recorded_and_shown(call: Call, rehearsal: Any, at_a_terminal: None) -> None:
     rehearsal.draft("issue")
     code, out, _ = call("excuse", "issue", "duplicates", "--because", "none exist", *places(rehearsal))
-    assert (code, out.partition(": ")[2]) == (0, "recorded; next: upstream-patch status issue\n")
+    assert (code, out.partition(": ")[2]) == (0, f"recorded; next: upstream-patch status issue{where(rehearsal)}\n")
     assert "nobody has searched for duplicates; excused: none exist" in call("status", "issue", *places(rehearsal))[1]
     assert call("excuse", "issue", "holes", "--because", "x", *places(rehearsal))[0] == 2
 
@@ -230,7 +246,8 @@ def test_the_doc_is_edited_only_when_every_gate_is_open(call: Call, rehearsal: A
         and "\n-> Backend note (CUDA / Blackwell): old.\n" in out
     )
     assert "\n+> TODO(person): note\n" in out and "\n+> | 4 | 40.5 | 70.5 |\n" in out
-    assert out.endswith("nothing was changed; next: upstream-patch status docs, and when all is open, --write\n")
+    told = f"next: upstream-patch status docs{where(rehearsal)}, and when all is open, --write"
+    assert out.endswith(f"nothing was changed; {told}\n")
     code, _, err = call(*given, "--write")
     assert (code, doc.read_text()) == (CODES["holes"], DOC) and err.startswith(
         "error: docs: holes is red: open: note (line 5)"

@@ -81,6 +81,7 @@ PLANTS = {
     ),
     "x at any offset": Plant("launcher", "int64_t bytes = x.offset();", "int64_t bytes = 0;", "aligned"),
     "strides in elements": Plant("launcher", "* static_cast<int64_t>(x.itemsize())", "", "aligned"),
+    "offset and strides added": Plant("launcher", "bytes |= ", "bytes += ", "aligned"),
     "the last axes' strides": Plant("launcher", "x.ndim()) - 2", "x.ndim())", "aligned"),
     "x aligned or not": Plant("alignment", "qmm_nax_is_staged(problem, qmm_nax_x_bytes(x))", "true", "aligned"),
     "any x where N is aligned": Plant("alignment", "if (qmm_nax_is_staged(problem, 0))", "if (false)", "aligned"),
@@ -239,7 +240,7 @@ def cases() -> list[Case]:
     kinds: tuple[DType, ...] = ("bf16", "f16", "f32")
     strides: tuple[tuple[int, ...], ...]
     strides = ((8192,), (8194,), (4, 8192), (0, 2), (1, 0), (2**33,), (2**32 + 2,), (2**33 + 1,))
-    for kind, each, offset, n in product(kinds, strides, (0, 8, 2), (64, 100)):
+    for kind, each, offset, n in product(kinds, strides, (0, 8, 2, 4), (64, 100)):
         p = Problem(m=40, n=n, k=448, bits=5, dtype=kind)
         found.append(Case(p, M5, offset, (3, 2)[: len(each)], each))
     usual = Problem(m=16, n=4096, k=4096)

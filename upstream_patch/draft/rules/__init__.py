@@ -57,6 +57,7 @@ class Reading(Input):
     """The watched files of one commit."""
 
     commit: Commit
+    committed: AwareDatetime
     read: AwareDatetime
     rules_sha256: Sha256
     """Of the rules that they were compared with."""
@@ -98,9 +99,10 @@ def refresh(work: Path, checkout: Path, accept: str | None = None, now: datetime
     files are no longer those, when a file that a rule stood in is gone, and when ``checkout`` is no clone of MLX;
     MissingTool without git.
     """
-    commit, texts = _watched(checkout)
+    commit, committed, texts = _watched(checkout)
     seen = Reading(
         commit=commit,
+        committed=committed,
         read=now or datetime.now(UTC),
         rules_sha256=sha256(),
         files={path: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()},
@@ -119,9 +121,12 @@ def refresh(work: Path, checkout: Path, accept: str | None = None, now: datetime
     known = accept is not None or (before is not None and before.accepted is not None and _same(before.accepted, seen))
     kept = seen if known else before.accepted if before else None
     inputs.write(work, NAME, Readings(seen=seen, accepted=kept, texts=texts if known else old))
-    yield f"{rules().repository} {commit}: {len(texts)} files with rules"
-    if known:
+    yield f"{rules().repository} {commit} of {committed:%Y-%m-%d}: {len(texts)} files with rules"
+    if behind := inputs.behind(committed, seen.read):
+        yield f"the gate `rules` stays red: {behind}"
+    elif known:
         yield f"read: {seen.digest}; the gate `rules` is green for {FRESH_DAYS} days, or until they change"
+    if known:
         return
     yield from _changes(old, texts)
     if not missing:
@@ -141,7 +146,10 @@ def judge(work: Path, now: datetime) -> tuple[bool, str]:
     age = inputs.age_hours(found.seen.read, now) / 24
     if age > FRESH_DAYS:
         return False, f"upstream's rules were last looked at {age:.0f} days ago"
-    return True, f"read at {found.accepted.commit[:12]}"
+    if behind := inputs.behind(found.seen.committed, now):
+        return False, behind
+    head = f"{found.seen.commit[:12]} of {found.seen.committed:%Y-%m-%d}"
+    return True, f"read at {found.accepted.commit[:12]}, the same at {head}"
 
 
 def _same(one: Reading, other: Reading) -> bool:
@@ -162,12 +170,12 @@ def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
         yield f"=> rule {rule_id} stood in {file}, which is not there: find where it stands now"
 
 
-def _watched(path: Path) -> tuple[str, dict[str, str]]:
-    """HEAD, and the text of every watched file in it; what is not committed does not count."""
+def _watched(path: Path) -> tuple[str, datetime, dict[str, str]]:
+    """HEAD, when it was committed, and the text of every watched file in it; what is not committed does not count."""
     checkout = open_checkout(path)
     read = checkout.reader()
     names = checkout.git("-c", "core.quotePath=off", "ls-tree", "-r", "--name-only", "HEAD").splitlines()
-    return checkout.commit(), {name: read(name) or "" for name in names if _is_watched(name)}
+    return checkout.commit(), checkout.committed(), {name: read(name) or "" for name in names if _is_watched(name)}
 
 
 def _is_watched(path: str) -> bool:
