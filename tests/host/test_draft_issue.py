@@ -17,7 +17,8 @@ from upstream_patch.errors import UserError
 from upstream_patch.measure import graphs
 from upstream_patch.problem import Problem
 from upstream_patch.records.facts import Fact, derive
-from upstream_patch.records.schema import GRAPH_LIMITS, HostCost
+from upstream_patch.records.form import GRAPH_LIMITS
+from upstream_patch.records.schema import HostCost
 
 TEST_HOSTS = ("test", *CUDA.hosts)
 FORM = [
