@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.host.test_records_watched import Nvml
 from upstream_patch import ops
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.measure.checked import WrongResult
@@ -97,6 +98,7 @@ def measured(
 
 def test_a_run_measures_every_arm_of_every_row(built: models.Built, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
     keeper = measured(built, [2, 1], tick=lambda: steps.append(1))
     assert ([row.batch for row in keeper.items("rows")], keeper.notes, len(steps)) == ([1, 2], [], 2)
     (model,) = {one.model_dump_json(): one for one in keeper.items("models")}.values()
@@ -106,6 +108,7 @@ def test_a_run_measures_every_arm_of_every_row(built: models.Built, monkeypatch:
     assert model.step_bytes == sum(Problem(m=1, k=k, n=n).packed_bytes for k, n in [*LAYER, (64, 192)])
     for row in keeper.items("rows"):
         assert (row.model, row.prompt, row.steps, len(row.aa_ms), row.ours_kernels) == ("tiny", 8, 2, 3, {})
+        assert row.watched.readings == 1 + 3  # before the first round, and after each
         for arm in row.arms.values():
             assert (len(arm.step_ms), len(arm.matmul_ms), len(arm.generator_ms)) == (3, 3, 3)
             assert all(host <= step for host, step in zip(arm.host_ms, arm.step_ms, strict=True))

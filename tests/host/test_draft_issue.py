@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.host.conftest import OURS
 from upstream_patch.draft import managed, tables
 from upstream_patch.draft.blocks import MISSING
 from upstream_patch.draft.contributions import CUDA
@@ -17,7 +18,8 @@ from upstream_patch.errors import UserError
 from upstream_patch.measure import graphs
 from upstream_patch.problem import Problem
 from upstream_patch.records.facts import Fact, derive
-from upstream_patch.records.schema import GRAPH_LIMITS, HostCost
+from upstream_patch.records.form import GRAPH_LIMITS
+from upstream_patch.records.schema import HostCost
 
 TEST_HOSTS = ("test", *CUDA.hosts)
 FORM = [
@@ -67,8 +69,8 @@ def test_tables_hold_the_facts(facts: list[Fact]) -> None:
     heads = r"\| run \| read probe, GB/s \| empty kernel, us \|\n\| --- \| --- \| --- \|"
     assert re.search(heads + r"\n\| test-[-\w]+ \| 1000 \| 2.10 \|", ours)
     profiled = section(text, "profiled")
-    assert "| 7 | 4096 | 4096 | bf16 | stock | 9.44 | 70.00 | 55.5 | 10.0 | 40 | stock_kernel |" in profiled
-    assert "| 7 | 4096 | 4096 | bf16 | ours | 9.44 | 10.00 | 55.5 | 10.0 | 40 | ours_kernel |" in profiled
+    assert "| 7 | 4096 | 4096 | bf16 | stock | 9.44 | 70.00 | 55.5 | 10.0 | 40 | qmv_kernel |" in profiled
+    assert f"| 7 | 4096 | 4096 | bf16 | ours | 9.44 | 10.00 | 55.5 | 10.0 | 40 | {OURS} |" in profiled
     assert section(text, "correctness").count("\n| bf16 |") == 1
     assert "| bf16 | normal | 2 | 2 | 2 | 2 | 0.00123 | 0.002 | 1 | 2 |" in section(text, "correctness")
     for fact in facts:

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 import upstream_patch
+from tests.host.test_records_watched import Nvml
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import Gpu, Machine
 from upstream_patch.measure import bench, graphs, suites
@@ -113,6 +114,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     )
     monkeypatch.setitem(suites.SUITES, "tiny", Suite("tiny", "for this test", rows, rounds=12))
     monkeypatch.setattr(bench, "MlxDevice", SimulatedDevice)
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
     _set_probe(monkeypatch, 4400.0)
     monkeypatch.setattr(bench, "launch_floor", lambda *_: [0.6, 0.61])
     monkeypatch.setattr(bench, "host_costs", lambda: host_costs(3, calls=5, links=2))
@@ -173,20 +175,17 @@ def test_a_suite_gives_checked_rows_in_order(simulated: types.ModuleType) -> Non
     assert chain.ours_us == pytest.approx([OURS_US + LINK_US] * 12, rel=1e-3)
     assert "2.00 us each when run alone" in chain.protocol.timer
     assert "less an empty bracket of 1.00 us" in queue.protocol.timer
-    assert "may overlap" in queue.protocol.timer
-    assert "may overlap" not in chain.protocol.timer
+    assert ["may overlap" in row.protocol.timer for row in (queue, chain)] == [True, False]
     assert (hot.protocol.copies, hot.protocol.cache) == (1, "hot")
     assert queue.protocol.copies * PROBLEM.packed_bytes > 3 * 70_000
     assert queue.protocol.ops_per_sample % queue.protocol.copies == 0
     assert all(row.check.passed and row.check.columns == min(320, row.problem.n) for row in body.rows)
     assert queue.ours_kernels == []
-    assert (seen[0], seen[-1]) == ((0, 60), (60, 60))
+    assert (seen[0], seen[-1], {row.watched and row.watched.readings for row in body.rows}) == ((0, 60), (60, 60), {13})
     assert any("clock" in note for note in body.notes)
     assert "0 of 5 rows needed another number of operations a sample than the first that was tried" in body.notes
     assert body.graph_limits == graphs.described()
-    shown = out.getvalue()
-    assert "3.00 [3.00, 3.00]" in shown
-    assert "FASTER" in shown
+    assert all(part in out.getvalue() for part in ("3.00 [3.00, 3.00]", "FASTER"))
     assert BenchBody.model_validate_json(body.model_dump_json()) == body
 
 

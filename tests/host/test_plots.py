@@ -20,7 +20,7 @@ from upstream_patch.plots.figures import Figure
 from upstream_patch.plots.gathered import benchmarked, plots
 from upstream_patch.records import store
 from upstream_patch.records.facts import Fact, derive
-from upstream_patch.records.schema import GRAPH_LIMITS
+from upstream_patch.records.form import GRAPH_LIMITS
 
 SVG = "{http://www.w3.org/2000/svg}"
 TODAY = "ab" * 32

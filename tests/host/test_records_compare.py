@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from tests.host.conftest import OURS
-from tests.host.test_decode_records import arm, body, row
+from tests.host.test_decode_records import MODEL, arm, body, row
 from upstream_patch.errors import UserError
 from upstream_patch.machine import Gpu
 from upstream_patch.records import compare, export, facts, stats, store
 from upstream_patch.records.compare import Comparison
+from upstream_patch.records.form import GRAPH_LIMITS
 
 STEM = "4096x4096.b4.g64.bf16.M7"
 
@@ -89,6 +90,24 @@ def test_decode_compares_with_intervals(synthetic: Any) -> None:
     pair = found.pairs[1]
     assert pair.interval is not None and pair.interval.low < 1.25 < pair.interval.high
     assert (pair.unit, pair.first, pair.second) == ("ms", 2.0, 1.6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"mlx_lm": "0.1"}, ("mlx-lm", "0.0", "0.1")),
+        ({"rows": [row(1), row(8, prompt=64)]}, ("prompt", "128 tokens", "64 tokens")),
+        ({"models": [MODEL.model_copy(update={"weights": "loaded"})]}, ("weights", "random", "loaded")),
+        ({"notes": [f"{GRAPH_LIMITS}default"]}, ("MLX's graph limits", "unknown", "default")),
+        ({"rows": [row(1, prompt=64), row(8)]}, None),  # only one record has that row
+    ],
+)
+def test_what_a_decode_step_depends_on_is_the_code(synthetic: Any, changes: Any, named: Any) -> None:
+    synthetic.write(body(row(8)))
+    synthetic.write(body(row(8)).model_copy(update=changes), age_hours=1)
+    found = compared(synthetic)
+    assert found.differs == ((named,) if named else ())
+    assert ("counts as noise" in found.control) == (named is None)
 
 
 def test_records_without_samples_compare_without_an_interval(synthetic: Any) -> None:

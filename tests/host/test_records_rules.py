@@ -88,6 +88,19 @@ def test_a_probe_below_98_percent_of_the_best_is_refused(synthetic: Any) -> None
     assert rules.best_probe("other", [loaded.record for loaded in synthetic.load()]) == 0.0
 
 
+def test_verify_sees_a_slow_probe_beside_older_records(synthetic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a record that another branch brought, or that somebody signed."""
+    synthetic.write(synthetic.bench([], probe=900.0))
+    synthetic.write(synthetic.bench([], probe=1000.0), 1)  # a faster one voids no older one
+    assert verify(synthetic.root) == []
+    monkeypatch.setattr(rules, "PROBE_SHARE_OF_BEST", 0.0)
+    slow = synthetic.write(synthetic.bench([], probe=979.0), 2)
+    monkeypatch.undo()
+    (finding,) = verify(synthetic.root)
+    assert (finding.path, finding.field) == (f"evidence/records/test/{slow.name}", "body.probe_gbps")
+    assert finding.message.startswith("median 979 GB/s is below 98% of this host's best committed probe, 1000")
+
+
 def test_the_host_must_be_this_machine(synthetic: Any, tmp_path: Path) -> None:
     given = on_h200(synthetic) | {"host": "gb10", "root": tmp_path / "real"}
     with pytest.raises(UserError, match="host: says gb10, but its machine is h200"):

@@ -171,6 +171,20 @@ def test_rows_of_another_state_are_not_gone_on_with(
     assert place.said[-1] == f"all rows are measured again: another {named} than in the run that did not end"
 
 
+def test_a_killed_run_keeps_the_variables_that_it_ran_with(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "_row", stops_at(6, crash))
+    monkeypatch.setenv("MLX_OF_THIS_TEST", "killed")
+    with pytest.raises(RuntimeError):
+        place.run()
+    monkeypatch.setattr(bench, "_row", measured.row)
+    monkeypatch.setenv("MLX_OF_THIS_TEST", "next")
+    assert place.run()[1] == "10 rows"
+    assert place.said[-1].startswith("all rows are measured again: another environment.MLX_OF_THIS_TEST than ")
+    records = [loaded.record for loaded in load_all(place.evidence)]
+    ran = {len(measured.units(one.body)): (one.environment or {})["MLX_OF_THIS_TEST"] for one in records}
+    assert ran == {5: "killed", 10: "next"}
+
+
 def test_fresh_measures_every_row(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_row", stops_at(6, crash))
     with pytest.raises(RuntimeError):

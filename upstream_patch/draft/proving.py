@@ -12,12 +12,12 @@ from upstream_patch.draft.contributions import CUDA
 from upstream_patch.draft.contributions import Contribution as Subject
 from upstream_patch.draft.inputs import Cell, SeriesProof, SuiteRun, Upstream
 from upstream_patch.errors import UserError
-from upstream_patch.records import kernel_hash, stats
+from upstream_patch.records import kernel_hash
 from upstream_patch.records.build_body import BuildBody
 from upstream_patch.records.facts import Fact
-from upstream_patch.records.schema import WheelBody, WheelRow
+from upstream_patch.records.schema import WheelBody
 from upstream_patch.records.store import LoadedRecord
-from upstream_patch.records.wheel_facts import host_hash
+from upstream_patch.records.wheel_facts import host_hash, to_stock
 from upstream_patch.series import Contribution, content_hash, load, style
 from upstream_patch.series.applying import branch_of
 from upstream_patch.series.checkout import Checkout
@@ -109,15 +109,9 @@ def _affected(records: Sequence[LoadedRecord]) -> Iterator[Cell]:
             problem=row.problem.id,
             base_us=median(row.stock_us),
             patched_us=median(row.wheel_us),
-            verdict=_verdict(row),
+            verdict=to_stock(row)[1].verdict.value,
             record=loaded.path,
         )
-
-
-def _verdict(row: WheelRow) -> inputs.Verdict:
-    pairs = ((row.stock_us, row.wheel_us), (row.runtime_us, row.aa_us))
-    ratio, noise = stats.geometric_mean_ratios(pairs)
-    return stats.verdict(ratio, noise, len(row.stock_us)).verdict.value
 
 
 def _unaffected(facts: Sequence[Fact], about: Subject) -> Iterator[Cell]:

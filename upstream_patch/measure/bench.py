@@ -24,9 +24,10 @@ from upstream_patch.measure.steps import Progress, counter
 from upstream_patch.measure.suites import Spec, suite
 from upstream_patch.measure.timer import Timer, TimerError, Work, paired, plan_ops
 from upstream_patch.records import host_id
+from upstream_patch.records.form import GRAPH_LIMITS
 from upstream_patch.records.keeping import Keeper
 from upstream_patch.records.rules import PROBE_FLOOR_GBPS
-from upstream_patch.records.schema import GRAPH_LIMITS, BenchBody, BenchRow, Protocol
+from upstream_patch.records.schema import BenchBody, BenchRow, Protocol
 
 LINKS = 64
 """Links in the sample that says what a link costs."""

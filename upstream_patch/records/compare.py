@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -58,9 +58,10 @@ def compare(first: LoadedRecord, second: LoadedRecord) -> Comparison:
             f"{one.id} and {other.id} are of cards of {' and '.join(sorted(vendors))}, whose numbers never share a "
             "table: compare records of one vendor's cards"
         )
-    about = [(what, a, b) for (what, a), (_, b) in zip(_about(one), _about(other), strict=True)]
-    pairs, control = _timed(one, other) if all(_arms(one.body)) else (_values(first, second), "")
     names = [{pair[0] for pair in _named(loaded)} for loaded in (first, second)]
+    shared = names[0] & names[1]
+    about = [(what, a, b) for (what, a), (_, b) in zip(_about(one, shared), _about(other, shared), strict=True)]
+    pairs, control = _timed(one, other) if all(_arms(one.body)) else (_values(first, second), "")
     return Comparison(
         kind=one.body.kind,
         differs=tuple(row for row in about if row[1] != row[2]),
@@ -72,8 +73,8 @@ def compare(first: LoadedRecord, second: LoadedRecord) -> Comparison:
     )
 
 
-def _about(record: Record) -> Iterator[tuple[str, str]]:
-    """Always the same names, in the same order."""
+def _about(record: Record, shared: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Of a record that has the ``shared`` rows: always the same names, in the same order."""
     gpu = record.machine.gpu
     yield "host", record.host
     yield "GPU", gpu.name if gpu else "none"
@@ -90,8 +91,26 @@ def _about(record: Record) -> Iterator[tuple[str, str]]:
     body = record.body
     if isinstance(body, BenchBody):
         yield "MLX's graph limits", body.graph_limits or "unknown"
+    if isinstance(body, DecodeBody):
+        yield from _decoded(body, shared)
     if isinstance(body, BenchBody | DecodeBody):
         yield "read probe", f"{median(body.probe_gbps):,.0f} GB/s"
+
+
+def _decoded(body: DecodeBody, shared: Collection[str]) -> Iterator[tuple[str, str]]:
+    """What a step of the ``shared`` rows depends on besides MLX and our kernel."""
+    rows = [row for row in sorted(body.rows, key=lambda row: row.fact_stem) if row.fact_stem in shared]
+    weights = {model.name: model.weights for model in body.models}
+    yield "mlx-lm", body.mlx_lm
+    yield "prompt", _each({row.fact_stem: f"{row.prompt} tokens" for row in rows})
+    yield "weights", _each({row.fact_stem: weights[row.model] for row in rows})
+    yield "MLX's graph limits", body.graph_limits or "unknown"
+
+
+def _each(values: Mapping[str, str]) -> str:
+    """What all have in common, or what each has."""
+    found = set(values.values())
+    return found.pop() if len(found) == 1 else "; ".join(f"{name} {value}" for name, value in values.items()) or "none"
 
 
 @dataclass(frozen=True)
@@ -138,7 +157,9 @@ def _timed(one: Record, other: Record) -> tuple[list[Pair], str]:
     ours, theirs = _rows(one.body), _rows(other.body)
     arm, compared, unit = _arms(one.body)
     # the wheel build's other arm is our own runtime delivery
-    same = one.kernel == other.kernel if isinstance(one.body, WheelBody) else _version(one) == _version(other)
+    shared = ours.keys() & theirs.keys()
+    wheel = isinstance(one.body, WheelBody)
+    same = one.kernel == other.kernel if wheel else _code(one, shared) == _code(other, shared)
     control = same and one.host == other.host
     pairs = []
     for name, a in ours.items():
@@ -163,11 +184,12 @@ def _timed(one: Record, other: Record) -> tuple[list[Pair], str]:
     return pairs, said
 
 
-def _version(record: Record) -> str:
-    """Of what ours is timed beside."""
+def _code(record: Record, shared: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """Of what ours is timed beside in the ``shared`` rows: (what, which)."""
     if isinstance(record.body, PeerBody):
-        return f"{record.body.peer} {record.body.peer_version}"
-    return record.versions.get("mlx", "unknown")
+        return ((record.body.peer, record.body.peer_version),)
+    decoded = _decoded(record.body, shared) if isinstance(record.body, DecodeBody) else ()
+    return (("mlx", record.versions.get("mlx", "unknown")), *decoded)
 
 
 def _widest(intervals: Sequence[Interval]) -> Interval:

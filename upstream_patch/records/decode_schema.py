@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from upstream_patch.problem import Problem
-from upstream_patch.records.form import FORM, Count, Error, Gbps, Microseconds, Samples, Sha256
+from upstream_patch.records.form import FORM, Count, Error, Gbps, Microseconds, Samples, Sha256, graph_limits
 from upstream_patch.records.watched import Watched
 
 DecodeArmName = Literal["stock", "folded", "ours"]
@@ -135,3 +135,8 @@ class DecodeBody(Model):
     tracer: str = ""
     """What saw the traces' kernels, or why there is none."""
     notes: list[str] = []
+
+    @property
+    def graph_limits(self) -> str | None:
+        """``default``, or the variables that set them; None where no note says."""
+        return graph_limits(self.notes)

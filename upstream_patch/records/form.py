@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
@@ -18,3 +19,10 @@ Samples = Annotated[list[Microseconds], Field(min_length=3)]
 
 FORM = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 """Of every model in a record."""
+GRAPH_LIMITS = "MLX graph limits: "
+"""How the note of a benchmark and of a decode begins that says how long MLX's CUDA graphs could get."""
+
+
+def graph_limits(notes: Iterable[str]) -> str | None:
+    """``default``, or the variables that set them; None where no note says."""
+    return next((note.removeprefix(GRAPH_LIMITS) for note in notes if note.startswith(GRAPH_LIMITS)), None)

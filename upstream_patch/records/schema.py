@@ -14,15 +14,13 @@ from upstream_patch.machine import Machine
 from upstream_patch.problem import Problem
 from upstream_patch.records.build_body import BuildBody
 from upstream_patch.records.decode_schema import DecodeBody
-from upstream_patch.records.form import FORM, Count, Error, Gbps, Microseconds, Samples, Sha256
+from upstream_patch.records.form import FORM, Count, Error, Gbps, Microseconds, Samples, Sha256, graph_limits
 from upstream_patch.records.forward import Forward
 from upstream_patch.records.watched import Watched
 
 SCHEMA_VERSION = 1
 REPEATS = 20
 """A right result comes out the same, bit for bit, this many times more."""
-GRAPH_LIMITS = "MLX graph limits: "
-"""How the note of a benchmark begins that says how long MLX's CUDA graphs could get."""
 Arm = Literal["stock", "ours"]
 Tool = Literal["memcheck", "racecheck", "initcheck", "synccheck"]
 """Of compute-sanitizer."""
@@ -179,8 +177,7 @@ class BenchBody(Model):
     @property
     def graph_limits(self) -> str | None:
         """``default``, or the variables that set them; None where no note says."""
-        found = [note.removeprefix(GRAPH_LIMITS) for note in self.notes if note.startswith(GRAPH_LIMITS)]
-        return found[0] if found else None
+        return graph_limits(self.notes)
 
 
 class Metric(Model):

@@ -180,8 +180,10 @@ def verify(root: Root = EVIDENCE) -> list[Finding]:
             findings += [Finding(_shown(leaking, base), "", LEAK) for leaking in _leaks(file, base)]
             sound += [] if wrong else [loaded]
     for loaded in sound:
-        if part := rules.part_of_matrix(loaded.record, [other.record for other in sound]):
-            findings.append(Finding(loaded.path, *part))
+        others = [other.record for other in sound]
+        older = [other for other in others if other.created < loaded.record.created]
+        for found in (rules.slow_probe(loaded.record, older), rules.part_of_matrix(loaded.record, others)):
+            findings += [Finding(loaded.path, *found)] if found else []
     for stray in sorted((base / "records").glob("**/*")):
         if stray.is_file() and (stray.suffix != ".json" or stray.parent.parent != base / "records"):
             findings.append(Finding(_shown(stray, base), "", "not a record"))

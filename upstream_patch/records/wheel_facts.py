@@ -10,8 +10,8 @@ from statistics import median
 
 from upstream_patch.records import stats
 from upstream_patch.records.cpp_tokens import tokens
-from upstream_patch.records.schema import WheelBody
-from upstream_patch.records.stats import Interval
+from upstream_patch.records.schema import WheelBody, WheelRow
+from upstream_patch.records.stats import Interval, Judgement
 from upstream_patch.records.watched import judged
 
 HOST_CODE = Path(__file__).parents[1] / "series" / "cuda"
@@ -38,6 +38,16 @@ def to_runtime(body: WheelBody) -> list[Interval]:
     return stats.geometric_mean_ratios([(row.wheel_us, row.runtime_us) for row in body.rows])
 
 
+def to_stock(row: WheelRow) -> tuple[Interval, Judgement]:
+    """Stock's time over the wheel build's, and what that says: the facts and the gates about the series share it.
+
+    The noise is the runtime delivery against itself, and a throttled or shared GPU makes it UNCLEAR.
+    """
+    speedup, noise = stats.geometric_mean_ratios([(row.stock_us, row.wheel_us), (row.runtime_us, row.aa_us)])
+    judgement = stats.verdict(speedup, noise, len(row.wheel_us), "the runtime delivery")
+    return speedup, judged(judgement, row.watched)
+
+
 def wheel_values(body: WheelBody) -> Iterator[Named]:
     """Counts of the cases, times of every row, and what decoding took, with the wheel build and beside it."""
     yield "cases", len(body.cases), "count", True
@@ -54,9 +64,7 @@ def wheel_values(body: WheelBody) -> Iterator[Named]:
         yield f"{stem}.wheel_to_runtime", ratio.value, "ratio", True
         yield f"{stem}.wheel_to_runtime_low", ratio.low, "ratio", True
         yield f"{stem}.wheel_to_runtime_high", ratio.high, "ratio", True
-        speedup, noise = stats.geometric_mean_ratios([(row.stock_us, row.wheel_us), (row.runtime_us, row.aa_us)])
-        judgement = stats.verdict(speedup, noise, len(row.wheel_us), "the runtime delivery")
-        judgement = judged(judgement, row.watched)
+        speedup, judgement = to_stock(row)
         yield f"{stem}.speedup", speedup.value, "ratio", True
         yield f"{stem}.speedup_low", speedup.low, "ratio", True
         yield f"{stem}.speedup_high", speedup.high, "ratio", True

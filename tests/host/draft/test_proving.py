@@ -25,6 +25,7 @@ from upstream_patch.records import wheel_facts
 from upstream_patch.records.build_body import BuildBody, Matrix, SuiteRun
 from upstream_patch.records.rules import LEAST_WHEEL_MATRIX
 from upstream_patch.records.schema import CaseResult, WheelBody, WheelRow
+from upstream_patch.records.watched import Watched
 from upstream_patch.series import applying, content_hash, load, style
 from upstream_patch.series.checkout import open_checkout
 
@@ -232,6 +233,20 @@ def test_a_proof_is_what_the_records_say(here: Any, synthetic: Any) -> None:
     assert [(cell.problem, cell.verdict, Path(cell.record).name) for cell in found.unaffected] == [
         ("h200.4096x4096.b4.g64.bf16.M64", "SLOWER", bench.name)
     ]
+
+
+def test_a_throttled_row_says_the_same_in_the_facts_and_in_the_gates(here: Any, synthetic: Any) -> None:
+    hot = Watched(readings=13, seconds=2.0, throttled_ms={"thermal": 500.0})
+    body = in_wheel(synthetic)
+    body = body.model_copy(update={"rows": [body.rows[0].model_copy(update={"watched": hot})]})
+    here.record(built("1" * 40), 100)
+    here.record(body, 101)
+    here.draft("pr")
+    here.status("pr")
+    said = {name: value for name, value, _, _ in wheel_facts.wheel_values(body)}
+    (cell,) = proof(here).affected
+    assert (cell.verdict, said[f"{cell.problem}.verdict"]) == ("UNCLEAR", "UNCLEAR")
+    assert said[f"{cell.problem}.verdict_reason"] == "throttled by thermal for 500 of 2000 ms"
 
 
 WHEN = (("17", "wheel"), ("19", "bench"))

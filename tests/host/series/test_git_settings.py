@@ -71,8 +71,8 @@ def repository(make_repository: Any, make_standin: Any, tmp_path: Path, person: 
     return make_repository(tmp_path / "mlx", files)
 
 
-GPG = r"echo 'signed by somebody' >&2; printf '\n[GNUPG:] SIG_CREATED \n' >&2; echo 'a signature'"
-"""Signs and checks."""
+GPG = r"cat >/dev/null; echo 'signed by somebody' >&2; printf '\n[GNUPG:] SIG_CREATED \n' >&2; echo 'a signature'"
+"""Signs and checks. It reads all that git hands over: git fails where the pipe closes first."""
 
 
 def program(folder: Path, text: str) -> Path:

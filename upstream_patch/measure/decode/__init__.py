@@ -58,7 +58,7 @@ def run_decode(
     from upstream_patch.measure.timer import Timer
     from upstream_patch.problem import Problem
     from upstream_patch.records import dispatch_hash
-    from upstream_patch.records.schema import GRAPH_LIMITS
+    from upstream_patch.records.form import GRAPH_LIMITS
 
     begin = time.monotonic()
     version = lm.version()
