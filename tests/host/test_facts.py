@@ -116,15 +116,14 @@ def test_another_tuning_today_makes_a_row_stale(synthetic: Any, recorded: str, s
 def test_a_device_that_lost_its_tuning_makes_its_rows_stale(synthetic: Any) -> None:
     gpu = synthetic.machine.gpu.model_copy(update={"compute_capability": "7.0", "multiprocessors": 80})
     machine = synthetic.machine.model_copy(update={"gpu": gpu})
-    rows = [
-        synthetic.bench_row(7, ours_kernels=["small_m_bf16_b4_g64_r8_w16_s2_t4"]),
-        synthetic.bench_row(8, ours_kernels=["another"]),
-    ]
-    synthetic.write(synthetic.bench(rows), machine=machine)
+    names = {7: "small_m_bf16_b4_g64_r8_w16_s2_t4", 8: "another"}
+    body = synthetic.bench([synthetic.bench_row(m, ours_kernels=[name]) for m, name in names.items()])
+    synthetic.write(body, machine=machine)
     facts = by_id(synthetic)
     assert facts[f"{STEM}.ours_us"].stale
-    assert not facts[f"{STEM}.stock_us"].stale
-    assert not facts[STEM.replace("M7", "M8") + ".ours_us"].stale  # another kernel: its name carries no tuning
+    assert not (
+        facts[f"{STEM}.stock_us"].stale or facts[STEM.replace("M7", "M8") + ".ours_us"].stale
+    )  # another kernel: its name carries no tuning
 
 
 def test_profiler_facts(synthetic: Any) -> None:

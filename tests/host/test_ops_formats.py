@@ -254,22 +254,8 @@ def sizes_of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     body = re.sub(r"extern __shared__.*", "char* shared = memory;", body)
     folder: Path = tmp_path_factory.mktemp("body")
     (folder / "body.cpp").write_text(_PROBE.format(body=body))
-    subprocess.run(
-        # no libraries: zig would compile its own first
-        [
-            *found.command,
-            "-std=c++17",
-            "-shared",
-            "-fPIC",
-            "-nostdlib",
-            "-fno-sanitize=all",
-            "-o",
-            "body.so",
-            "body.cpp",
-        ],
-        cwd=folder,
-        check=True,
-    )
+    options = "-std=c++17 -shared -fPIC -nostdlib -fno-sanitize=all -o body.so body.cpp"  # zig's libraries take long
+    subprocess.run([*found.command, *options.split()], cwd=folder, check=True)
     library = ctypes.CDLL(str(folder / "body.so"))
 
     def sizes(x: tuple[int, ...], w: tuple[int, ...]) -> tuple[int, ...]:
