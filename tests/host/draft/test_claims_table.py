@@ -48,6 +48,9 @@ For M > 32 and for group sizes other than 32, 64 and 128 stock's route stays.
 Each warp of 32 threads takes 16 columns; half of the threads load scales in half precision.
 I ran the script three times in July 2026, with Ubuntu 24.04, driver 580.95.05 and Llama 3.1 8B.
 The table below shows where it is slower; could it be made faster?
+Built into MLX, M = 5 on 14336 x 4096 takes 10.4 us with our kernel and 157.3 us with stock.
+At M = 5 on 14336 x 4096 the wheel takes 0.987x of the runtime delivery, at most 1.009x of it; 344 cases pass.
+At B = 4 a step of decode goes from 18.0 ms to 5.05 ms.
 It keeps x of [8, 1, 4096] as it is, see [the records](https://a.b/c/9999us) and [1].
 """
 WRONG = r"""
@@ -107,6 +110,18 @@ faster -> Ours is faster at M = 8 on 4096 x 14336.
 2.0x -> PyTorch is 2.0x faster than ours at M = 1 on 4096 x 4096.
 99.1 -> With stock an H200 and a GB10 decode 99.1 and 264 tok/s at B = 8.
 2.0x -> Unlike PyTorch's, it is 2.0x faster than stock at M = 1 on 4096 x 4096.
+10.4 us -> It takes 10.4 us at M = 7 on 14336 x 4096.
+10.4 us -> It takes 10.4 us at M = 5 on 4096 x 14336.
+10.4 us -> With mxfp4 M = 5 on 14336 x 4096 takes 10.4 us.
+10.4 us -> At M = 5 on 14336 x 4096 in fp16 it takes 10.4 us.
+10.4 us -> At M = 5 on 14336 x 4096 with 8 bits it takes 10.4 us.
+10.4 us -> At M = 5 on 14336 x 4096 stock takes 10.4 us.
+10.6 us -> At M = 5 on 14336 x 4096 stock takes 10.6 us.
+157.3 us -> At M = 5 on 14336 x 4096 ours takes 157.3 us.
+0.987x -> At M = 5 on 14336 x 4096 it takes 0.987x of stock's time.
+1.009x -> Ours is up to 1.009x faster.
+5.05 ms -> At B = 8 a step of decode takes 5.05 ms.
+18.0 ms -> At B = 4 a step of decode takes 18.0 ms with ours.
 99.9 us -> [^1]: 99.9 us at M = 7.
 99.9 us -> See [it](a.md "99.9 us at M = 7").
 99.9 us -> <details><summary>99.9 us at M = 7</summary>
