@@ -47,8 +47,12 @@ _NAMES: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("dtype", {"bf16": "bf16", "bfloat16": "bf16", "f16": "f16", "fp16": "f16", "float16": "f16"}),
     ("mode", {"mxfp4": "mxfp4", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}),
 )
+_QUANTITY = rf"(?:\s?(?:to|->|\u2192|/)\s?[\d.,]*\d)?[\s-]?(?:{UNIT})(?![\w/])"
+_BARE = rf"\b(?![.,]\d)(?!{_QUANTITY})"
+"""What follows a number of a name: with a unit of its own, or of the number it goes to, it is a claim."""
 _MODEL = re.compile(
-    r"\b(?:llama|gemma|qwen|mistral|phi|mixtral|deepseek|lfm|d1(?=-))[\w.-]*(?:\s\d+(?:\.\d+)*)?(?:[\s-]\d+(?:\.\d+)?[bB]\b)?",
+    r"\b(?:llama|gemma|qwen|mistral|phi|mixtral|deepseek|lfm|d1(?=-))[\w.-]*"
+    rf"(?:\s\d+(?:\.\d+)*{_BARE})?(?:[\s-]\d+(?:\.\d+)?[bB]\b)?",
     re.IGNORECASE,
 )
 _SETTLED = tuple(
@@ -57,13 +61,14 @@ _SETTLED = tuple(
         r"\[\s*(?:[\w*/]+\s*,\s*)+[\w*/]+\s*\]|\[\d{1,4}\](?=\s*[,.;]|\s*$)",  # a shape of a tensor, a footnote
         r"\[\^[^\]\n]*\]",
         r"(?<![\w/])(?:[\w.-]+/[\w.-]+)?#\d+|\bGH-\d+",
-        r"\b\d{4}-\d\d(?:-\d\d)?\b|\b(?:in|since|of|by|until|from|late|early|mid)[\s-]20\d\d\b(?!-\d)|\b\d\d?:\d\d\b",
+        r"\b\d{4}-\d\d(?:-\d\d)?\b|\b(?:in|since|of|by|until|from|late|early|mid)[\s-]20\d\d"
+        rf"{_BARE}(?!-\d|\s(?:{'|'.join(COUNTED)})(?:e?s)?\b)|\b\d\d?:\d\d\b",
         r"\b(?:\d\d?\s)?(?-i:Jan(?:uary)?|Feb(?:ruary)?|March|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept(?:ember)?"
         r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\s(?:\d\d?,\s)?20\d\d\b",
         r"(?<!\w)v?\d+\.\d+\.\d+(?:[.+-]?\w+)*",
         r"\b(?:CUDA|MLX|mlx-lm|Python|macOS|driver|Xcode|Metal|PyTorch|version|compute|ncu|nvcc|gcc|clang|PTX|Ubuntu"
         r"|Linux|kernel|toolkit|glibc|cuDNN|numpy|CMake|OpenAI|GPT|Claude|Gemini|Sonnet|Opus"
-        r"|Codex)[\s-]v?\d+(?:\.\d+)*\b",
+        rf"|Codex)[\s-]v?\d+(?:\.\d+)*{_BARE}",
         r"\bC\+\+\d\d|\bISO \d+",
         _MODEL.pattern,
         r"\b\d+(?:\.\d+)?B(?=[\s-](?:models?|parameters?|params|weights|llama|qwen))",
@@ -72,7 +77,7 @@ _SETTLED = tuple(
         r"|lanes?|stages?|tiles?|layers?|heads?|lines?|simdgroups?)\b",
         r"\b(?:step|section|figure|fig\.|table|lines?|option|point|part|item|page|chapter|issue|PR|pull request"
         r"|layer|axis"
-        r"|rule|appendix|note|tile|phase)\s#?\d+(?:\.\d+)*\b",
+        rf"|rule|appendix|note|tile|phase)\s#?\d+(?:\.\d+)*{_BARE}",
         r"\b\d+(?:st|nd|rd|th)\b|\b[1-4]-?D\b",
         r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b",
         r"(?<!\w)(?:[A-Z]|\d+)\s*[x\u00d7]\s*[A-Z](?!\w)|(?<!\w)[A-Z]\s*[x\u00d7]\s*\d+(?!\.?\d)",
