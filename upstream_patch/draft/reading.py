@@ -235,6 +235,15 @@ class Reading:
         alone = sum(one.unit == number.unit for one in self.numbers) == 1
         return Scope(self._device(number), sizes, each=alone and bool(self._near(number, ("m",))))
 
+    def whole(self, number: Number) -> Scope:
+        """What the whole sentence is about, whichever of its clauses a number stands in."""
+        sizes: dict[str, frozenset[object]] = {}
+        for one in self.mentions:
+            if one.kind != "device":
+                sizes[one.kind] = sizes.get(one.kind, frozenset()) | frozenset(one.said)
+        before = {kind: frozenset(said) for kind, said in self.before.items() if kind != "device"}
+        return Scope(self._device(number), sizes or before)
+
     def _paired(self, number: Number) -> int:
         """Of numbers that stand in a row beside as many M, the one that is this number's; 0 where they do not."""
         alike = [one for one in self.numbers if one.run == number.run]

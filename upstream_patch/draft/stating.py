@@ -67,6 +67,8 @@ class Known:
     fact: Fact
     unit: str
     value: float
+    quotient: bool = False
+    """Of two facts, which may be of two problems, arms or devices."""
 
     @property
     def of_some(self) -> bool:
@@ -119,7 +121,7 @@ def pinned(pins: Sequence[tuple[str, str]], known: Mapping[str, Fact], told: Com
         if fact and not over:
             found += readings(fact, told)
         elif fact and under and not isinstance(fact.value, str) and not isinstance(under.value, str) and under.value:
-            found.append(Known(fact if fact.stale else under, "ratio", float(fact.value) / float(under.value)))
+            found.append(Known(fact if fact.stale else under, "ratio", float(fact.value) / float(under.value), True))
     return found
 
 
@@ -149,8 +151,13 @@ def spoken(text: str) -> frozenset[str]:
 
 def fits(fact: Fact, scope: Scope, told: Comparison, words: frozenset[str]) -> bool:
     """Whether a fact is about what a number is said of, of its arm, and of what the text speaks of (``spoken``)."""
+    return _place(fact.id).needs <= words and bears(fact, scope, told)
+
+
+def bears(fact: Fact, scope: Scope, told: Comparison) -> bool:
+    """Whether a fact that a person pinned is about what a number is said of, and of its arm."""
     place = _place(fact.id)
-    if not place.needs <= words or (place.other and told.other not in ("", place.other)):
+    if place.other and told.other not in ("", place.other):
         return False
     if place.arm and told.arm not in ("", place.arm) and not place.other:
         return False
