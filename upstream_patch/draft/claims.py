@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from upstream_patch.draft import boasts, prose, stating
 from upstream_patch.draft.comparing import Comparison, compare
@@ -123,6 +123,7 @@ class _Judge:
         scope = self.reading.scope(number)
         text = self.sentence.text
         told = compare(text, self.reading.clause(number.start))
+        told = replace(told, arm=told.arm or self.reading.moved(number))
         pinned = [one for one in stating.pinned(self.sentence.pins, self.known, told) if one.unit == number.unit]
         if not pinned and self._across(number):
             what = "compares two devices: pin the quotient of their facts, <!-- fact ID / ID -->"

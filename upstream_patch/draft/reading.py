@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from upstream_patch.draft import comparing
 from upstream_patch.draft.devices import Devices
@@ -92,6 +93,9 @@ _BREAK = re.compile(
     re.IGNORECASE,
 )
 _JOINED = re.compile(r"\s*(?:,|/|&|and|or|as well as|,\s*and)\s*(?:(?:on|both|an?|the)\s+)*", re.IGNORECASE)
+_FROM = re.compile(r"\bfrom\s(?:about\s|~|some\s)?$", re.IGNORECASE)
+_TO = re.compile(rf"\s*(?:{UNIT})?\s*(?:to|down to|up to)\s(?:about\s|~|some\s|only\s|just\s)?", re.IGNORECASE)
+_PROTOCOL = re.compile(r"\b(?:hot|cold|warm|chain\w*|runs?|range\w*|spread\w*|lies|between)\b", re.IGNORECASE)
 _FAR = 4096
 """Sizes in a range, at most."""
 SHAPED = ("shape", "k", "n")
@@ -243,6 +247,20 @@ class Reading:
                 sizes[one.kind] = sizes.get(one.kind, frozenset()) | frozenset(one.said)
         before = {kind: frozenset(said) for kind, said in self.before.items() if kind != "device"}
         return Scope(self._device(number), sizes or before)
+
+    def moved(self, number: Number) -> str:
+        """The arm of a number in ``from X to Y`` at one M or B, where nothing else is said to change: else none."""
+        sizes = self.whole(number).sizes
+        counts = [len(sizes[kind]) for kind in ("m", "batch", *SHAPED) if kind in sizes]
+        if not sizes.keys() & {"m", "batch"} or max(counts) > 1:
+            return ""
+        if comparing.of_another(self.text) or _PROTOCOL.search(self.text):
+            return ""
+        for one, then in pairwise(self.numbers):
+            moves = _FROM.search(self.text[: one.start]) and _TO.fullmatch(self.text[one.end : then.start])
+            if moves and one.unit == then.unit and number in (one, then):
+                return "stock" if number == one else "ours"
+        return ""
 
     def _paired(self, number: Number) -> int:
         """Of numbers that stand in a row beside as many M, the one that is this number's; 0 where they do not."""
