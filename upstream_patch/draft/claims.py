@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from upstream_patch.draft import boasts, prose, stating
 from upstream_patch.draft.comparing import Comparison, compare
@@ -15,6 +15,7 @@ from upstream_patch.draft.reading import Context, Reading, Scope
 from upstream_patch.draft.stating import Known
 from upstream_patch.records.facts import Fact
 
+_NOWHERE = Number(0, 0, "", "", 0.0, 0.0)
 _UNITLESS = ("norm", "ulp")
 _ERROR = re.compile(r"\b(?:errors?|norm|ulps?|accura\w+|deviat\w+|differ\w+|tolerance)\b", re.IGNORECASE)
 _ACROSS = re.compile(r"\b(?:than|as|over|versus|vs\.?|against)\s+(?:on\s+)?(?:an?\s+|the\s+)?$", re.IGNORECASE)
@@ -114,7 +115,7 @@ class _Judge:
             isinstance(one, Match) and number.unit == "count"
             for one, number in zip(judged, self.reading.numbers, strict=True)
         )
-        if not self.sentence.pins:
+        if not (self.sentence.pins and (borne or self._shown())):
             yield from self._boasts(bool(borne), counted, said=bool(judged))
         yield from self._devices()
 
@@ -122,10 +123,15 @@ class _Judge:
         scope = self.reading.scope(number)
         text = self.sentence.text
         told = compare(text, self.reading.clause(number.start))
+        told = replace(told, arm=told.arm or self.reading.moved(number))
         pinned = [one for one in stating.pinned(self.sentence.pins, self.known, told) if one.unit == number.unit]
         if not pinned and self._across(number):
             what = "compares two devices: pin the quotient of their facts, <!-- fact ID / ID -->"
             return self._remark(number.start, number.words, what)
+        about = self.reading.whole(number)
+        if pinned and not any(one.quotient or stating.bears(one.fact, about, told) for one in pinned):
+            what = "is pinned to a fact of another problem or arm than it is said of"
+            return self._remark(number.start, number.words, what, _show(pinned[0]))
         words = stating.spoken(self.heard)
         readings = pinned or [
             one
@@ -135,7 +141,7 @@ class _Judge:
             if self._alike(one, number)
         ]
         hosts = {self.reading.devices.host(name): name for name in scope.devices}
-        if pinned or len(hosts) < 2:
+        if len(hosts) < 2 or any(one.quotient for one in pinned):
             return self._said_of(number, scope, told, readings, hosts)
         each = [self._said_of(number, scope, told, readings, {host: name}) for host, name in hosts.items()]
         return next((one for one in each if isinstance(one, Remark)), each[0])
@@ -176,6 +182,14 @@ class _Judge:
             what = "is no fact" if number.unit else "has no unit, and is no fact"
         return self._remark(number.start, number.words, what, _nearest(number, elsewhere or here))
 
+    def _shown(self) -> bool:
+        """Whether words without a number stand beside a pinned fact of the problem and device that they name."""
+        scope, told = self.reading.whole(_NOWHERE), compare(self.sentence.text, (0, len(self.sentence.text)))
+        hosts = {self.reading.devices.host(name) for name in scope.devices}
+        facts = [self.known[name] for name, over in self.sentence.pins if name in self.known and not over]
+        there = {fact.host for fact in facts if stating.bears(fact, scope, told)}
+        return scope.named and bool(there) and hosts <= there
+
     def _alike(self, one: Known, number: Number) -> bool:
         if not number.unit:
             return one.unit in _UNITLESS and bool(_ERROR.search(self.sentence.text))
@@ -194,13 +208,13 @@ class _Judge:
 
     def _boasts(self, borne: bool, counted: bool, said: bool) -> Iterator[Remark | Match]:
         text = self.sentence.text
-        what = "stands beside no number that a fact has: give the number, or pin the fact"
+        what = "stands beside no number that a fact has: give the number, or name M and pin the fact"
         if not borne:
             yield from (self._remark(match.start(), match.group(), what) for match in boasts.EXTREME.finditer(text))
         absolute = [] if counted else list(boasts.ABSOLUTE.finditer(text))
         for match in absolute:
             yield self._remark(
-                match.start(), match.group(), "is said of all: pin the fact that shows it, or say of which"
+                match.start(), match.group(), "is said of all: say of which, and pin the fact that shows it"
             )
         compared = boasts.COMPARED.search(text)
         if compared and not (borne or said or absolute) and boasts.stated(text):

@@ -7,14 +7,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-_THE = r"(?:the|this|our|my)\s(?:\w+\s)?(?:change|patch|PR|pull request|series|kernel)"
+from upstream_patch.draft.numbers import UNIT
+
+_PR = r"(?:change|patch|PR|pull request|series|branch)"
+_THE = rf"(?:the|this|our|my)\s(?:\w+\s)?(?:{_PR}|kernel)"
+_VALUE = rf"(?=\s*[:=]?\s*(?:~|about\s)?\d[\d.,]*\s?(?:{UNIT})(?![\w/]))"
+_TAKES = (
+    rf"(?:{_VALUE}|(?=\s(?:now\s|only\s|alone\s)?(?:takes?|took|needs?|decodes?|reaches|gets|runs|costs|is|was)\b"
+    r"(?!\s(?:for|about|that|because|where|to|not)\b)))"
+)
+"""What is said of a number follows: the words before it may mean much else."""
+_NEXT_TO = r"(?:(?<=than\s)|(?<=over\s)|(?<=against\s)|(?<=versus\s)|(?<=vs\s))"
+_CODE = r"\s(?:kernel|version|build|code|path|route|dispatch)"
 _ARMS: Mapping[str, str] = {
     "ours": rf"ours|our\s(?:\w+\s)?(?:kernel|version|route|arm)|(?:the\s)?(?:new|patched|proposed)\s(?:kernel"
     rf"|version|build)"
-    rf"|patched|staged|(?:with|after)\s{_THE}|small_m",
+    rf"|patched|staged|(?:with|after)\s{_THE}|small_m|(?<!of\s)(?:the|this|our|my)\s{_PR}{_TAKES}"
+    rf"|{_NEXT_TO}(?:the|this|our|my)\s{_PR}|(?:after|new|patch|PR|(?:the\s)?proposed\sone){_VALUE}|new{_CODE}",
     "stock": r"stock(?:'s)?|baseline|unpatched|vanilla|MLX's\sown(?:\s\w+)?|(?:today's|released|current|upstream"
     r"|stock)\sMLX"
-    rf"|on\smain|main\sbranch|(?:before|without)\s{_THE}|qmv",
+    rf"|on\smain|main\sbranch|(?:before|without)\s{_THE}|qmv|(?:main|upstream){_TAKES}"
+    rf"|{_NEXT_TO}(?:main|upstream)(?!\s(?:memory|loop))|(?:before|old){_VALUE}|(?:old|existing){_CODE}",
     "folded": r"folded|folding(?:\salone)?",
     "peer": r"PyTorch(?:'s)?|torch|tinygemm|prepacked",
 }
@@ -90,6 +103,11 @@ def compare(text: str, clause: tuple[int, int]) -> Comparison:
         of_time=bool(_OF_TIME.search(here)),
         share=bool(_OF_TIME.search(here)) and not _signs(here),
     )
+
+
+def of_another(text: str) -> bool:
+    """Whether a sentence names an arm that is not ours."""
+    return any(name != "ours" for name, _ in _arms(text))
 
 
 def pairs(text: str) -> list[tuple[int, int]]:

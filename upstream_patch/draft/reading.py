@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from upstream_patch.draft import comparing
 from upstream_patch.draft.devices import Devices
@@ -47,8 +48,12 @@ _NAMES: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("dtype", {"bf16": "bf16", "bfloat16": "bf16", "f16": "f16", "fp16": "f16", "float16": "f16"}),
     ("mode", {"mxfp4": "mxfp4", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}),
 )
+_QUANTITY = rf"(?:\s?(?:to|->|\u2192|/)\s?[\d.,]*\d)?[\s-]?(?:{UNIT})(?![\w/])"
+_BARE = rf"\b(?![.,]\d)(?!{_QUANTITY})"
+"""What follows a number of a name: with a unit of its own, or of the number it goes to, it is a claim."""
 _MODEL = re.compile(
-    r"\b(?:llama|gemma|qwen|mistral|phi|mixtral|deepseek|lfm|d1(?=-))[\w.-]*(?:\s\d+(?:\.\d+)*)?(?:[\s-]\d+(?:\.\d+)?[bB]\b)?",
+    r"\b(?:llama|gemma|qwen|mistral|phi|mixtral|deepseek|lfm|d1(?=-))[\w.-]*"
+    rf"(?:\s\d+(?:\.\d+)*{_BARE})?(?:[\s-]\d+(?:\.\d+)?[bB]\b)?",
     re.IGNORECASE,
 )
 _SETTLED = tuple(
@@ -57,13 +62,14 @@ _SETTLED = tuple(
         r"\[\s*(?:[\w*/]+\s*,\s*)+[\w*/]+\s*\]|\[\d{1,4}\](?=\s*[,.;]|\s*$)",  # a shape of a tensor, a footnote
         r"\[\^[^\]\n]*\]",
         r"(?<![\w/])(?:[\w.-]+/[\w.-]+)?#\d+|\bGH-\d+",
-        r"\b\d{4}-\d\d(?:-\d\d)?\b|\b(?:in|since|of|by|until|from|late|early|mid)[\s-]20\d\d\b(?!-\d)|\b\d\d?:\d\d\b",
+        r"\b\d{4}-\d\d(?:-\d\d)?\b|\b(?:in|since|of|by|until|from|late|early|mid)[\s-]20\d\d"
+        rf"{_BARE}(?!-\d|\s(?:{'|'.join(COUNTED)})(?:e?s)?\b)|\b\d\d?:\d\d\b",
         r"\b(?:\d\d?\s)?(?-i:Jan(?:uary)?|Feb(?:ruary)?|March|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept(?:ember)?"
         r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\s(?:\d\d?,\s)?20\d\d\b",
         r"(?<!\w)v?\d+\.\d+\.\d+(?:[.+-]?\w+)*",
         r"\b(?:CUDA|MLX|mlx-lm|Python|macOS|driver|Xcode|Metal|PyTorch|version|compute|ncu|nvcc|gcc|clang|PTX|Ubuntu"
         r"|Linux|kernel|toolkit|glibc|cuDNN|numpy|CMake|OpenAI|GPT|Claude|Gemini|Sonnet|Opus"
-        r"|Codex)[\s-]v?\d+(?:\.\d+)*\b",
+        rf"|Codex)[\s-]v?\d+(?:\.\d+)*{_BARE}",
         r"\bC\+\+\d\d|\bISO \d+",
         _MODEL.pattern,
         r"\b\d+(?:\.\d+)?B(?=[\s-](?:models?|parameters?|params|weights|llama|qwen))",
@@ -72,7 +78,7 @@ _SETTLED = tuple(
         r"|lanes?|stages?|tiles?|layers?|heads?|lines?|simdgroups?)\b",
         r"\b(?:step|section|figure|fig\.|table|lines?|option|point|part|item|page|chapter|issue|PR|pull request"
         r"|layer|axis"
-        r"|rule|appendix|note|tile|phase)\s#?\d+(?:\.\d+)*\b",
+        rf"|rule|appendix|note|tile|phase)\s#?\d+(?:\.\d+)*{_BARE}",
         r"\b\d+(?:st|nd|rd|th)\b|\b[1-4]-?D\b",
         r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b",
         r"(?<!\w)(?:[A-Z]|\d+)\s*[x\u00d7]\s*[A-Z](?!\w)|(?<!\w)[A-Z]\s*[x\u00d7]\s*\d+(?!\.?\d)",
@@ -87,6 +93,9 @@ _BREAK = re.compile(
     re.IGNORECASE,
 )
 _JOINED = re.compile(r"\s*(?:,|/|&|and|or|as well as|,\s*and)\s*(?:(?:on|both|an?|the)\s+)*", re.IGNORECASE)
+_FROM = re.compile(r"\bfrom\s(?:about\s|~|some\s)?$", re.IGNORECASE)
+_TO = re.compile(rf"\s*(?:{UNIT})?\s*(?:to|down to|up to)\s(?:about\s|~|some\s|only\s|just\s)?", re.IGNORECASE)
+_PROTOCOL = re.compile(r"\b(?:hot|cold|warm|chain\w*|runs?|range\w*|spread\w*|lies|between)\b", re.IGNORECASE)
 _FAR = 4096
 """Sizes in a range, at most."""
 SHAPED = ("shape", "k", "n")
@@ -229,6 +238,29 @@ class Reading:
             sizes["m"] = frozenset({rows})
         alone = sum(one.unit == number.unit for one in self.numbers) == 1
         return Scope(self._device(number), sizes, each=alone and bool(self._near(number, ("m",))))
+
+    def whole(self, number: Number) -> Scope:
+        """What the whole sentence is about, whichever of its clauses a number stands in."""
+        sizes: dict[str, frozenset[object]] = {}
+        for one in self.mentions:
+            if one.kind != "device":
+                sizes[one.kind] = sizes.get(one.kind, frozenset()) | frozenset(one.said)
+        before = {kind: frozenset(said) for kind, said in self.before.items() if kind != "device"}
+        return Scope(self._device(number), sizes or before)
+
+    def moved(self, number: Number) -> str:
+        """The arm of a number in ``from X to Y`` at one M or B, where nothing else is said to change: else none."""
+        sizes = self.whole(number).sizes
+        counts = [len(sizes[kind]) for kind in ("m", "batch", *SHAPED) if kind in sizes]
+        if not sizes.keys() & {"m", "batch"} or max(counts) > 1:
+            return ""
+        if comparing.of_another(self.text) or _PROTOCOL.search(self.text):
+            return ""
+        for one, then in pairwise(self.numbers):
+            moves = _FROM.search(self.text[: one.start]) and _TO.fullmatch(self.text[one.end : then.start])
+            if moves and one.unit == then.unit and number in (one, then):
+                return "stock" if number == one else "ours"
+        return ""
 
     def _paired(self, number: Number) -> int:
         """Of numbers that stand in a row beside as many M, the one that is this number's; 0 where they do not."""

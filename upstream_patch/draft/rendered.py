@@ -12,12 +12,14 @@ from urllib.parse import unquote
 
 from markdown_it import MarkdownIt
 
+_FOOTNOTE = re.compile(r"^((?:[ ]{0,3}(?:>|[-*+]|\d{1,9}[.)]))*[ ]{0,3})\[\^[^\]\s]+\]:[ \t]*", re.MULTILINE)
+"""GitHub's, which CommonMark takes for the address of a link, and shows nowhere."""
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _BLOCK = r"(?:p|div|li|ul|ol|td|th|tr|table|h[1-6]|blockquote|details|pre)"
 _CODE = re.compile(
     r"<pre\b[^<>]*>.*?</pre>"
     # Closed in its own block, or else it is not taken for code: GitHub's cleaning may take another view of it.
-    rf"|<(?P<tag>code|tt|samp|kbd|script|style)\b[^<>]*>(?:(?!</?{_BLOCK}\b).)*?</(?P=tag)>",
+    rf"|<(?P<tag>code|script|style)\b[^<>]*>(?:(?!</?{_BLOCK}\b).)*?</(?P=tag)>",
     re.DOTALL | re.IGNORECASE,
 )
 _LINK = re.compile(rf"<a\b[^<>]*>(?:(?!</?{_BLOCK}\b).)*?</a>", re.DOTALL | re.IGNORECASE)
@@ -49,7 +51,11 @@ def references(text: str) -> list[str]:
 
 
 def _markup(text: str) -> str:
-    """HTML without comments and code. Tables are GitHub's: a ``|`` ends a cell, also between backticks."""
+    """HTML without comments and code. Tables are GitHub's: a ``|`` ends a cell, also between backticks.
+
+    A footnote is rendered as an item of a list: as in GitHub's, what is indented by four goes on with it.
+    """
+    text = _FOOTNOTE.sub(r"\1-   ", text)
     rendered = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text)
     return _CODE.sub("<code>", _COMMENT.sub("<!---->", rendered))
 

@@ -13,13 +13,15 @@ from upstream_patch.draft.reading import SHAPED, Scope, plain
 from upstream_patch.problem import Problem, parse_problem
 from upstream_patch.records.facts import Fact
 
-_BATCH = re.compile(r"decode\..+\.B(\d+)\.")
+_BATCH = re.compile(r"(?:decode\..+\.B|wheel\.\w+\.decode\.b)(\d+)\.")
 _FORWARD = re.compile(r"forward\.\w+\.(?P<model>.+)\.T(?P<tokens>\d+)\.")
 _ONLY = ("hot", "chain")
 """The protocol of all rows of the staged Metal kernels: there it goes without saying."""
 _SPEEDUP = re.compile(r"speedup(?:_over_folded)?(?:_low|_high)?$")
 _FRACTION = re.compile(r"_(?:fraction|share)$")
-_ARM = re.compile(r"\.(stock|ours|folded|peer)(?=[._])")
+_ARM = re.compile(r"\.(?:(?P<arm>stock|ours|folded|peer)(?=[._])|(?P<delivery>(?:wheel|runtime)_(?!to_)))")
+"""Both deliveries of our kernel are ours."""
+_DELIVERIES = re.compile(r"[._]wheel_to_runtime")
 _READ = r"\b(?:probe|read\w*|bandwidth|memory|floor|empty|launch\w*)\b"
 _TOGETHER = r"\b(?:decod\w*|batch\w*|clients?|sequences?|B\s?=)|\["
 _WORDS: Mapping[str, re.Pattern[str]] = {
@@ -33,10 +35,12 @@ _WORDS: Mapping[str, re.Pattern[str]] = {
         "chain": r"\b(?:chain\w*|depend\w*|wait\w*|serial\w*|in turn|one (?:after|by)|after the other|decod\w*)\b",
         "b1k": _TOGETHER,
         "1mk": _TOGETHER,
+        "delivery": r"\b(?:runtime|deliver\w*)\b",
         "share": r"\b(?:probe|bandwidth|peak|roof\w*|memory|DRAM|shares?|frac\w*|part of|spen[dt]s?|a step|matmuls?)\b",
     }.items()
 }
-"""What a text must speak of to state a fact of no problem, another library, another protocol or layout, or a share."""
+"""What a text must speak of to state a fact of no problem, another library, another protocol or layout, our two
+deliveries, or a share."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Known:
     fact: Fact
     unit: str
     value: float
+    quotient: bool = False
+    """Of two facts, which may be of two problems, arms or devices."""
 
     @property
     def of_some(self) -> bool:
@@ -115,7 +121,7 @@ def pinned(pins: Sequence[tuple[str, str]], known: Mapping[str, Fact], told: Com
         if fact and not over:
             found += readings(fact, told)
         elif fact and under and not isinstance(fact.value, str) and not isinstance(under.value, str) and under.value:
-            found.append(Known(fact if fact.stale else under, "ratio", float(fact.value) / float(under.value)))
+            found.append(Known(fact if fact.stale else under, "ratio", float(fact.value) / float(under.value), True))
     return found
 
 
@@ -145,8 +151,13 @@ def spoken(text: str) -> frozenset[str]:
 
 def fits(fact: Fact, scope: Scope, told: Comparison, words: frozenset[str]) -> bool:
     """Whether a fact is about what a number is said of, of its arm, and of what the text speaks of (``spoken``)."""
+    return _place(fact.id).needs <= words and bears(fact, scope, told)
+
+
+def bears(fact: Fact, scope: Scope, told: Comparison) -> bool:
+    """Whether a fact that a person pinned is about what a number is said of, and of its arm."""
     place = _place(fact.id)
-    if not place.needs <= words or (place.other and told.other not in ("", place.other)):
+    if place.other and told.other not in ("", place.other):
         return False
     if place.arm and told.arm not in ("", place.arm) and not place.other:
         return False
@@ -232,23 +243,23 @@ def _place(fact_id: str) -> _Place:
     batch, arm, parts = _BATCH.match(fact_id), _ARM.search(fact_id), rest.split(".")
     forward = _FORWARD.match(fact_id)
     spoken = frozenset(_ONLY if parts[0] == "nax" else ())
-    share = bool(_FRACTION.search(fact_id))
+    also = [name for name, of in (("share", _FRACTION), ("delivery", _DELIVERIES)) if of.search(fact_id)]
     other = ("folded" if "_over_folded" in fact_id else "stock") if _SPEEDUP.search(fact_id) else ""
     return _Place(
         problem=problem,
         batch=int(batch[1]) if batch else None,
         forward=(plain(forward["model"]), int(forward["tokens"])) if forward else None,
-        arm=arm[1] if arm else "",
+        arm=(arm["arm"] or "ours") if arm else "",
         other="peer" if other and parts[0] == "peer" else other,
-        kind=re.sub(r"\.[BT]\d+\.", ".", rest),
-        needs=frozenset({*parts[:1], *parts[2:-1], *(["share"] if share else [])}) & _WORDS.keys() - spoken,
+        kind=re.sub(r"\.[BTb]\d+\.", ".", rest),
+        needs=frozenset({*parts[:1], *parts[2:-1], *also}) & _WORDS.keys() - spoken,
     )
 
 
 def _problem(fact_id: str) -> tuple[Problem | None, str]:
     """The problem of a fact's id, whatever protocol, arm and value it is of, and the id with its layout alone."""
     parts = fact_id.split(".")
-    if len(parts) < 4 or parts[0] not in ("small_m", "nax", "ncu", "peer"):
+    if len(parts) < 4 or parts[0] not in ("small_m", "nax", "ncu", "peer", "wheel"):
         return None, fact_id
     for end in range(len(parts), 3, -1):
         try:

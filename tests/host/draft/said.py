@@ -8,6 +8,7 @@ from upstream_patch.draft import claims
 from upstream_patch.records.facts import Fact
 
 STEM = "small_m.h200.4096x4096.b4.g64.bf16"
+WHEEL = "wheel.h200.14336x4096.b4.g64.bf16"
 
 
 def fact(fact_id: str, value: float | str, unit: str, stale: bool = False) -> Fact:
@@ -45,6 +46,14 @@ FACTS = [
     fact("decode.h200.llama-3.1-8b.B8.stock_tok_s", 264.3, "tokens/s"),
     fact("decode.gb10.llama-3.1-8b.B8.stock_tok_s", 99.1, "tokens/s"),
     fact("decode.h200.llama-3.1-8b.B8.speedup_over_folded", 1.7, "ratio"),
+    fact(f"{WHEEL}.M5.stock_us", 157.3, "us"),
+    fact(f"{WHEEL}.M5.wheel_us", 10.41, "us"),
+    fact(f"{WHEEL}.M5.runtime_us", 10.55, "us"),
+    fact(f"{WHEEL}.M5.wheel_to_runtime", 0.987, "ratio"),
+    fact("wheel.h200.decode.b4.wheel_step_us", 5053.6, "us"),
+    fact("wheel.h200.decode.b4.stock_step_us", 18013.0, "us"),
+    fact("wheel.h200.cases", 344, "count"),
+    fact("wheel.h200.most_wheel_to_runtime", 1.009, "ratio"),
 ]
 
 

@@ -8,6 +8,8 @@ from tests.host.draft.said import FACTS, STEM, listed
 from upstream_patch.draft import claims
 from upstream_patch.draft.managed import block
 
+PIN = f"<!-- fact {STEM}.M7.stock_us -->"
+
 
 @pytest.mark.parametrize(
     "prose",
@@ -30,6 +32,8 @@ from upstream_patch.draft.managed import block
         "On the H200 M = 7 is the best case: 13.8x.",
         "It grows 6.8x from M = 1 to M = 7. <!-- fact " + f"{STEM}.M7.stock_us / {STEM}.M1.stock_us -->",
         "Never slower at M = 7. <!-- fact " + f"{STEM}.M7.speedup -->",
+        f"With hot weights, unlike M = 1, M = 7 takes 61.5 us. <!-- fact {STEM}.M7.hot.stock_us -->",
+        f"The fastest is 13.8x. <!-- fact {STEM}.M7.speedup -->",
     ],
 )
 def test_what_the_facts_bear_out(prose: str) -> None:
@@ -71,7 +75,7 @@ def test_what_the_facts_bear_out(prose: str) -> None:
         ),
         (
             "It is the fastest there is.",
-            "line 1: 'fastest' stands beside no number that a fact has: give the number, or pin the fact",
+            "line 1: 'fastest' stands beside no number that a fact has: give the number, or name M and pin the fact",
         ),
         ("One read serves 17 of them.", "line 1: '17' has no unit, and is no fact"),
         (
@@ -89,6 +93,18 @@ def test_what_the_facts_bear_out(prose: str) -> None:
             f"63.1 us. <!-- fact {STEM}.M1.stock_us -->",
             f"line 1: '63.1 us' is no fact; nearest: {STEM}.M1.stock_us = 9.31 us",
         ),
+        (
+            f"M = 4 on 4096 x 14336 takes 63.1 us. {PIN}",
+            f"line 1: '63.1 us' is pinned to a fact of another problem or arm than it is said of; nearest: {STEM}.M7",
+        ),
+        (f"At M = 1 it is slow.\n\nAt M = 1 it differs. It takes 63.1 us. {PIN}", "line 3: '63.1 us' is pinned to"),
+        (f"At M = 7 ours takes 63.1 us. {PIN}", "line 1: '63.1 us' is pinned to"),
+        (f"With mxfp4 M = 7 takes 63.1 us. {PIN}", "line 1: '63.1 us' is pinned to"),
+        (f"At M = 7 an H200 and a GB10 take 63.1 us. {PIN}", "line 1: '63.1 us' is a fact of another device than GB10"),
+        (f"It is the fastest. {PIN}", "line 1: 'fastest' stands beside no number"),
+        (f"It is never so. {PIN}", "line 1: 'never' is said of all"),
+        (f"Never slower at M = 4. {PIN}", "line 1: 'Never' is said of all"),
+        (f"On a GB10 at M = 7 never slower. {PIN}", "line 1: 'never' is said of all"),
         ("| M = 7 | 99.5% of the probe |\n| M = 7 | 48.2% of the probe |", "line 1: '99.5 %' is no fact; nearest: "),
     ],
 )
