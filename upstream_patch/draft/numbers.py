@@ -17,7 +17,10 @@ UNITS: Mapping[str, tuple[str, float]] = {
     **{name: ("GB/s", factor / 1e9) for name, factor in (("MiB/s", 2**20), ("GiB/s", 2**30), ("TiB/s", 2**40))},
     **{name: ("byte", factor) for name, factor in (("bytes", 1), ("KB", 1e3), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9))},
     **{name: ("byte", factor) for name, factor in (("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30))},
-    **dict.fromkeys(("tok/s", "tokens/s", "tokens per second", "tokens a second"), ("tokens/s", 1.0)),
+    **dict.fromkeys(
+        ("tok/s", "tokens/s", *(f"tokens {each} second" for each in ("per", "a", "each", "every", "in a"))),
+        ("tokens/s", 1.0),
+    ),
     **{name: ("TFLOP/s", factor) for name, factor in (("GFLOP/s", 1e-3), ("TFLOP/s", 1.0), ("TFLOPS", 1.0))},
     **dict.fromkeys(("x", "\u00d7", "times", "-fold", "fold"), ("ratio", 1.0)),
     **dict.fromkeys(("%", "percent", "per cent"), ("percent", 1.0)),
@@ -37,11 +40,17 @@ COUNTED: Mapping[str, tuple[str, ...]] = {
 """What is counted -> the last part of the ids of the facts that count it."""
 _NOUN = "|".join(COUNTED)
 UNIT = "|".join(re.escape(name) for name in sorted(UNITS, key=len, reverse=True))
-WORDS: Mapping[str, int] = {
+_PLAIN: Mapping[str, int] = {
     **{"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10},
     **{"eleven": 11, "twelve": 12, "dozen": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16},
     **{"seventeen": 17, "eighteen": 18, "nineteen": 19, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50},
     **{"sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90, "hundred": 100, "thousand": 1000, "million": 1_000_000},
+}
+_DIGIT_WORDS = [(word, value) for word, value in _PLAIN.items() if value < 10]
+_TEN_WORDS = [(word, value) for word, value in _PLAIN.items() if value in range(20, 100, 10)]
+WORDS: Mapping[str, int] = {
+    **_PLAIN,
+    **{f"{ten}-{one}": tens + ones for ten, tens in _TEN_WORDS for one, ones in _DIGIT_WORDS},
 }
 SPELLED = "|".join(sorted(WORDS, key=len, reverse=True))
 _PARTS = {
@@ -55,7 +64,8 @@ _PARTS = {
     "eighth": 8,
     "tenth": 10,
 }
-_TIMES = {"twice": 2, "doubl": 2, "tripl": 3, "quadrupl": 4}
+_TIMES = {"twice": 2, "doubl": 2, "tripl": 3, "quadrupl": 4, "quintupl": 5, "sextupl": 6}
+_LOTS = {"dozens": (24.0, 100.0), "hundreds": (200.0, 1000.0), "thousands": (2000.0, 1e4)}
 _GROUPED = "[,'\u00a0\u2009\u202f]"
 _AMOUNT = (
     rf"(?:\d{{1,3}}(?:{_GROUPED}\d{{3}})+(?!\d)(?:\.\d+)?|\d+,\d{{1,2}}(?=[\s-]?(?:{UNIT})(?![\w/]))|\d+\.\d+|\.\d+|\d+)"
@@ -71,17 +81,22 @@ _DIGITS = re.compile(
 _SPELLED = re.compile(
     rf"(?<![\w-])(?:(?:a|an)\s)?(?P<word>{SPELLED})[\s-]?(?P<unit>times|fold|percent|per cent|x)\b"
     rf"|(?<![\w-])(?P<worth>{SPELLED})\s(?P<of>{UNIT})(?![\w/])"
-    rf"|\bfactors?\sof\s(?:about\s|over\s|nearly\s)?(?P<plain>{SPELLED})\b(?!\s(?:{UNIT}))",
+    rf"|\b(?:factors?\sof|a\sfactor)\s(?:about\s|over\s|nearly\s)?(?P<plain>{SPELLED})\b(?!\s(?:{UNIT}))",
     re.IGNORECASE,
 )
 _COMPARED = r"(?:as|the|that|what|its|their|faster|slower|more|less|longer|shorter|higher|lower|better|stock|ours|of)\b"
 _RATIOS = re.compile(
     rf"\b(?P<twice>twice)(?=\s+{_COMPARED})|\b(?:is|was|be|by|nearly|about|almost|over|than)\s(?P<twice2>twice)\b"
-    r"|\b(?P<multiple>doubl|tripl|quadrupl)(?:es?|ed|ing)\b(?![- ]?(?:precision|buffer|check|quant|quot|click|colon))"
+    r"|\b(?P<multiple>doubl|tripl|quadrupl|quintupl|sextupl)(?:es?|ed|ing)\b"
+    r"(?![- ]?(?:precision|buffer|check|quant|quot|click|colon))"
     r"|\b(?:in|by)\s(?:a\s)?(?P<half2>half)\b(?![\s-]precision)|\b(?P<halve>halv)(?:es?|ed|ing)\b"
     r"|\b(?P<half>half)\s(?:as\s|that\b|of\s(?:stock|ours|what|that)\b|(?:of\s)?(?:the|its|their|stock's)?\s?(?:\w+\s)?"
     r"(?:time|speed|bandwidth|throughput|bytes|traffic|latency|cost|probe|peak|rate|reads?|tokens)\b)"
     rf"|\b(?P<top>an?|{SPELLED})[\s-](?P<part>third|quarter|fifth|sixth|seventh|eighth|tenth)s?\s(?:of|the|as|that)\b"
+    rf"|\b(?:(?P<by>by)\s)?(?P<top2>an?|{SPELLED})[\s-](?P<off>third|quarter|fifth|sixth|seventh|eighth|tenth)s?\b"
+    r"(?(by)(?=\W*$|[,.;:)]|\s(?:at|on|in|with|for|to|of|and|than|over|when)\b)"
+    r"|(?=\s(?:less(?!\sknown)|more\s(?:time|tokens|throughput|bandwidth)|fewer|faster|slower|shorter|longer|lower|higher)\b))"
+    rf"|\b(?P<lots>dozens|hundreds|thousands)\sof\stimes(?=\s+{_COMPARED})"
     rf"|\b(?:(?P<tens>{SPELLED}|an?|\d)\s)?(?P<order>orders?[- ]of[- ]magnitude)\b",
     re.IGNORECASE,
 )
@@ -169,14 +184,20 @@ def _spelled(words: str) -> Iterator[Number]:
         unit, factor = UNITS[name]
         yield Number(*match.span(), match.group(), unit, low * factor, high * factor, "", bound, factor, match.start())
     for match in _RATIOS.finditer(words):
+        unit = "ratio"
         before, part = (
             words[max(0, match.start() - _LOOK) : match.start()],
-            next(name for name in match.groupdict() if match[name] and name not in ("top", "tens")),
+            next(name for name in match.groupdict() if match[name] and name not in ("top", "top2", "by", "tens")),
         )
         if part in ("half", "half2", "halve", "part"):
             name = match[part].lower()
             value = (_count(match["top"]) if part == "part" else 1) / _PARTS.get(name, 2)
             low, high, bound = 0.9 * value, 1.1 * value, ""
+        elif part == "off":
+            value = 100 * _count(match["top2"]) / _PARTS[match["off"].lower()]
+            low, high, bound, unit = 0.9 * value, 1.1 * value, "", "percent"
+        elif part == "lots":
+            (low, high), bound = _LOTS[match["lots"].lower()], ""
         elif part == "order":
             power = 10.0 ** (_count(match["tens"]) - 1)
             low, high, bound = 8 * power, 15 * power, ""
@@ -184,7 +205,7 @@ def _spelled(words: str) -> Iterator[Number]:
                 low, high = 10 * power, 100 * power
         else:
             low, high, bound = _rounded(str(_TIMES[match[part].lower().removesuffix("2")]), before)
-        yield Number(*match.span(), match.group(), "ratio", low, high, "", bound, 0.0, match.start())
+        yield Number(*match.span(), match.group(), unit, low, high, "", bound, 0.0, match.start())
 
 
 def _repeats(words: str, start: int, end: int) -> bool:

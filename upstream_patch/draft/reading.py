@@ -17,6 +17,7 @@ _NO_CLAIM = (
     rf"(?![.,]?\d|[a-zA-Z])(?!(?:\.\d+)?[\s-]?(?:{UNIT})(?![\w/]))(?!(?:\s[a-z-]+)?\s(?:{'|'.join(COUNTED)})(?:e?s)?\b)"
 )
 """What follows a size: a number with a unit is none."""
+_NO_RATE = r"(?!/|\sper|\s(?:in\s)?(?:a|each|every)\ssecond)"
 _ONE = r"\d+(?:,\d{3}(?!\d))*"
 _THEN = r"(?:to|through|\.{2,3}|-|\u2013|,|/|,?\s*and|,?\s*or)(?:\s+[BKMN]\s*=)?"
 _LIST = rf"(?P<sizes>{_ONE}(?:\s*{_THEN}\s*{_ONE}{_NO_CLAIM})*){_NO_CLAIM}"
@@ -28,11 +29,14 @@ _SIZED: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("k", re.compile(rf"(?<!\w)K{_IS}{_LIST}")),
     ("n", re.compile(rf"(?<!\w)N{_IS}{_LIST}")),
     ("batch", re.compile(rf"(?<!\w)B{_IS}{_LIST}")),
-    ("", re.compile(rf"(?<!\w)[CDHLST]\s*=\s*{_LIST}")),
+    ("", re.compile(rf"(?<!\w)(?:[CDHL]\s*=\s*|[ST]\s*=\s*(?=\d{{3}})){_LIST}")),  # S = 5 may be a speedup
     ("m", re.compile(rf"(?<![\w.,]){_MANY}[\s-]rows?\b", re.IGNORECASE)),
     ("batch", re.compile(rf"(?<![\w.,]){_MANY}[\s-](?:\w+\s)?{_USERS}", re.IGNORECASE)),
     ("batch", re.compile(rf"\bbatch(?:es|[- ]sizes?)?(?:\s(?:of|is))?\s*=?\s*{_LIST}", re.IGNORECASE)),
-    ("tokens", re.compile(rf"(?<![\w.,]){_MANY}[\s-]tokens?\b(?!/|\sper|\sa\ssecond)", re.IGNORECASE)),
+    (
+        "tokens",
+        re.compile(rf"(?<![\w.,]){_MANY}[\s-]tokens?\b{_NO_RATE}", re.IGNORECASE),
+    ),
     ("for", re.compile(rf"\bfor\s{_MANY}(?!\s\w+\sof)", re.IGNORECASE)),
     ("bits", re.compile(rf"(?<![\w.,]){_MANY}[\s-]bits?\b", re.IGNORECASE)),
     (
@@ -59,6 +63,7 @@ _MODEL = re.compile(
 _SETTLED = tuple(
     re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     for pattern in (
+        r"(?<!interval\s)(?<!interval\sof\s)(?<!interval\sis\s)(?<!range\s)(?<!CI\s)"
         r"\[\s*(?:[\w*/]+\s*,\s*)+[\w*/]+\s*\]|\[\d{1,4}\](?=\s*[,.;]|\s*$)",  # a shape of a tensor, a footnote
         r"\[\^[^\]\n]*\]",
         r"(?<![\w/])(?:[\w.-]+/[\w.-]+)?#\d+|\bGH-\d+",
@@ -73,7 +78,7 @@ _SETTLED = tuple(
         r"\bC\+\+\d\d|\bISO \d+",
         _MODEL.pattern,
         r"\b\d+(?:\.\d+)?B(?=[\s-](?:models?|parameters?|params|weights|llama|qwen))",
-        r"\b\d+(?:\s*(?:to|and|or|-|\u2013)\s*\d+)?[\s-](?:columns?|vectors?|tokens?(?!/|\sper|\sa\ssecond)|threads?"
+        rf"\b\d+(?:\s*(?:to|and|or|-|\u2013)\s*\d+)?[\s-](?:columns?|vectors?|tokens?{_NO_RATE}|threads?"
         r"|warps?"
         r"|lanes?|stages?|tiles?|layers?|heads?|lines?|simdgroups?)\b",
         r"\b(?:step|section|figure|fig\.|table|lines?|option|point|part|item|page|chapter|issue|PR|pull request"
@@ -82,7 +87,8 @@ _SETTLED = tuple(
         r"\b\d+(?:st|nd|rd|th)\b|\b[1-4]-?D\b",
         r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b",
         r"(?<!\w)(?:[A-Z]|\d+)\s*[x\u00d7]\s*[A-Z](?!\w)|(?<!\w)[A-Z]\s*[x\u00d7]\s*\d+(?!\.?\d)",
-        r"^\s*(?:>\s*)*(?:[-*+]\s+)?(?:#+\s+)?(?:\d+(?:\.\d+)*[.)](?:\s|$)|\d+\.\d+\s(?!(?:" + UNIT + r")(?![\w/])))",
+        r"^\s*(?:>\s*)*(?:[-*+]\s+)?(?:#+\s+)?(?:\d+(?:\.\d+)*[.)](?:\s|$)|\d+\.\d+\s(?!(?:" + UNIT + r")(?![\w/])"
+        r"|(?-i:is|was|to|and|or|of|at|on|in|for|with|against|instead)\b))",
     )
 )
 """No claims: shapes, versions, references, dates, names, what a kernel is made of, list markers."""

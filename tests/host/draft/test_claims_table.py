@@ -67,6 +67,9 @@ This PR is for M = 7, where 4096 x 4096 takes 63.1 us.
 This PR addresses that M = 7 on 4096 x 4096 takes 63.1 us.
 The main reason is that 4096 x 4096 at M = 7 takes 63.1 us, as the new test shows.
 As was said before, M = 7 on 4096 x 4096 takes 63.1 us.
+It has thirty-two threads a warp, for twenty-five rows, and x is [8, 64]; S = 4096, T = 512 and L = 5.
+I ran it dozens of times, it was seen by a third party, a third more general route.
+At M = 7 on 4096 x 4096 it is about fourteen times faster.
 It keeps x of [8, 1, 4096] as it is, see [the records](https://a.b/c/9999us) and [1].
 """
 WRONG = r"""
@@ -164,6 +167,20 @@ faster -> Ours is faster at M = 8 on 4096 x 14336.
 13.8x -> At M = 7 on 4096 x 4096 main is 13.8x faster than this PR.
 4.6 us -> At M = 7 on 4096 x 4096 the time goes from 4.6 us to 63.1 us.
 63.1 us -> At M = 7 on 4096 x 4096 the time goes from 4.6 to 63.1 us.
+thirty-five times -> At M = 7 on 4096 x 4096 it is thirty-five times faster.
+ninety-nine-fold -> At M = 7 on 4096 x 4096 it is a ninety-nine-fold gain.
+factor twenty -> At M = 7 on 4096 x 4096 it gains a factor twenty.
+by two thirds -> At M = 7 on 4096 x 4096 it cuts the time by two thirds.
+a third -> At M = 7 on 4096 x 4096 it takes a third less.
+quintuples -> At M = 7 on 4096 x 4096 it quintuples the speed.
+dozens of times -> At M = 7 on 4096 x 4096 it is dozens of times faster.
+9000 tokens each second -> At B = 8 it decodes 9000 tokens each second.
+9000 tokens every second -> At B = 8 it decodes 9000 tokens every second.
+9000 tokens in a second -> At B = 8 it decodes 9000 tokens in a second.
+90 -> At M = 7 on 4096 x 4096 S = 90.
+5 -> At M = 7 on 4096 x 4096 T = 5.
+40 -> At M = 7 on 4096 x 4096 the speedup has the interval [30, 40].
+30.5 -> - 30.5 is the ratio at M = 7 on 4096 x 4096.
 99.9 us -> [^1]: 99.9 us at M = 7.
 99.9 us -> See [it](a.md "99.9 us at M = 7").
 99.9 us -> <details><summary>99.9 us at M = 7</summary>
