@@ -109,8 +109,7 @@ def test_another_tuning_today_makes_a_row_stale(synthetic: Any, recorded: str, s
     machine = synthetic.machine.model_copy(update={"gpu": gpu})
     synthetic.write(synthetic.bench([synthetic.bench_row(7, ours_kernels=[recorded])]), machine=machine)
     facts = by_id(synthetic)
-    assert facts[f"{STEM}.ours_us"].stale is stale
-    assert not facts[f"{STEM}.stock_us"].stale
+    assert (facts[f"{STEM}.ours_us"].stale, facts[f"{STEM}.stock_us"].stale) == (stale, False)
 
 
 def test_a_device_that_lost_its_tuning_makes_its_rows_stale(synthetic: Any) -> None:
