@@ -254,9 +254,20 @@ class _Judge:
             if one.kind != "device" or not isinstance(one.said, tuple):
                 continue
             name = one.said[0]
-            if name in numbered or devices.broad(name) or devices.host(name) in devices.known or boasts.unseen(text):
+            if (
+                name in numbered
+                or devices.broad(name)
+                or devices.host(name) in devices.known
+                or boasts.unseen(text, self._behind(one.end))
+            ):
                 continue
             yield self._remark(one.start, name, "is a device of which this draft has no fact: say so, or leave it out")
+
+    def _behind(self, place: int) -> list[str]:
+        """The clauses after the one at ``place``, up to the next device."""
+        then = [one.start for one in self.reading.mentions if one.kind == "device" and one.start >= place]
+        ends = min(then, default=len(self.sentence.text))
+        return [self.sentence.text[start:end] for start, end in self.reading.clauses if place <= start and end <= ends]
 
     def _remark(self, place: int, words: str, what: str, nearest: str = "", stale: bool = False) -> Remark:
         return Remark(self.sentence.line_of(place), words, what, nearest, stale)
