@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 EXTREME = re.compile(
     r"\b(?:fastest|quickest|best(?:-in-class)?|optimal(?:ly)?|ideal(?:ly)?|perfect(?:ly)?|superior|unmatched|unbeat\w+"
@@ -56,6 +57,11 @@ _BUILT = re.compile(
     r"|\b(?:report\w*|downstream|upstream|request\w*|asked?|asks|issue|needs?|requires?)\b|#\d",
     re.IGNORECASE | re.DOTALL,
 )
+_BEHAVES = re.compile(
+    r"\b(?:now|also|still|then)\s\w+s\b|\b(?:scal(?:es|ed|ing)|linear(?:ly)?|improv\w+|gains?|speeds\sup)\b",
+    re.IGNORECASE,
+)
+"""How something runs, which a device's name in the clause before says where."""
 
 
 def stated(text: str) -> bool:
@@ -63,6 +69,11 @@ def stated(text: str) -> bool:
     return not (_NOT_SAID.search(text) or _POINTS.search(text))
 
 
-def unseen(text: str) -> bool:
-    """Whether a sentence says of a device that it was not run, or only what it is built for or reported of."""
-    return bool(_UNSEEN.search(text) or _BUILT.search(text) or _NOT_SAID.search(text))
+def unseen(text: str, after: Sequence[str] = ()) -> bool:
+    """Whether a sentence says of a device that it was not run, or only what it is built for or reported of.
+
+    ``after``: the clauses behind the device's own. What one says of how it runs there is not built or reported.
+    """
+    if _UNSEEN.search(text) or _NOT_SAID.search(text):
+        return True
+    return bool(_BUILT.search(text)) and not any(_BEHAVES.search(one) and not _BUILT.search(one) for one in after)

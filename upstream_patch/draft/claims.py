@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from upstream_patch.draft import boasts, prose, stating
-from upstream_patch.draft.comparing import Comparison, compare
+from upstream_patch.draft.comparing import Comparison, compare, rival
 from upstream_patch.draft.devices import Devices
 from upstream_patch.draft.numbers import COUNTED, Number
 from upstream_patch.draft.prose import Sentence
@@ -128,6 +128,8 @@ class _Judge:
         if not pinned and self._across(number):
             what = "compares two devices: pin the quotient of their facts, <!-- fact ID / ID -->"
             return self._remark(number.start, number.words, what)
+        if number.unit in ("ratio", "percent") and (name := rival(text, number.start)):
+            return self._remark(number.start, number.words, f"is over {name}, of which this draft has no fact")
         about = self.reading.whole(number)
         if pinned and not any(one.quotient or stating.bears(one.fact, about, told) for one in pinned):
             what = "is pinned to a fact of another problem or arm than it is said of"
@@ -225,6 +227,8 @@ class _Judge:
         number = Number(*match.span(), match.group(), "", 0.0, 0.0)
         scope, told = self.reading.scope(number), compare(self.sentence.text, self.reading.clause(match.start()))
         hosts = {self.reading.devices.host(name) for name in scope.devices}
+        if name := rival(self.sentence.text, match.start()):
+            return self._remark(match.start(), match.group(), f"is over {name}, of which this draft has no fact")
         if not scope.named or not told.direction:
             what = "is a comparison without a number: give it, or say at which M and K x N"
             return self._remark(match.start(), match.group(), what)
@@ -250,9 +254,20 @@ class _Judge:
             if one.kind != "device" or not isinstance(one.said, tuple):
                 continue
             name = one.said[0]
-            if name in numbered or devices.host(name) in devices.known or boasts.unseen(text):
+            if (
+                name in numbered
+                or devices.broad(name)
+                or devices.host(name) in devices.known
+                or boasts.unseen(text, self._behind(one.end))
+            ):
                 continue
             yield self._remark(one.start, name, "is a device of which this draft has no fact: say so, or leave it out")
+
+    def _behind(self, place: int) -> list[str]:
+        """The clauses after the one at ``place``, up to the next device."""
+        then = [one.start for one in self.reading.mentions if one.kind == "device" and one.start >= place]
+        ends = min(then, default=len(self.sentence.text))
+        return [self.sentence.text[start:end] for start, end in self.reading.clauses if place <= start and end <= ends]
 
     def _remark(self, place: int, words: str, what: str, nearest: str = "", stale: bool = False) -> Remark:
         return Remark(self.sentence.line_of(place), words, what, nearest, stale)

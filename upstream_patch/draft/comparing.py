@@ -41,6 +41,13 @@ _OBJECT = re.compile(
     re.IGNORECASE,
 )
 _CONTRAST = re.compile(r"\s*(?:than|against|versus|vs\.?|compared|instead|rather)\b", re.IGNORECASE)
+_RIVAL = re.compile(
+    r"\b(?:than|over|against|versus|vs\.?|(?:relative|compared)\s(?:to|with)|beats?|outperforms?)\s(?:that\sof\s)?"
+    r"(?P<name>cuBLAS(?:Lt)?|cuDNN|CUTLASS|vLLM|SGLang|Marlin|Machete|llama\.cpp|ggml|ollama|TensorRT(?:-LLM)?"
+    r"|ExLlama\w*|bitsandbytes|Triton|JAX)(?!\w)",
+    re.IGNORECASE,
+)
+"""Libraries that no fact is of, as what is compared with."""
 _TIME = r"(?:time|latency|cost|duration)"
 _WORSE = re.compile(
     r"\b(?:slower|slow-?downs?|longer|worse|regress\w*|los(?:es|ing)|as\s(?:long|slow)"
@@ -103,6 +110,13 @@ def compare(text: str, clause: tuple[int, int]) -> Comparison:
         of_time=bool(_OF_TIME.search(here)),
         share=bool(_OF_TIME.search(here)) and not _signs(here),
     )
+
+
+def rival(text: str, start: int) -> str:
+    """The library without a fact that what stands at ``start`` is compared with; empty where it is none."""
+    found = _RIVAL.search(text, start)
+    nearer = found and any(is_object for _, is_object in _arms(text[start : found.start("name")]))
+    return found["name"] if found and not nearer else ""
 
 
 def of_another(text: str) -> bool:

@@ -14,13 +14,13 @@ _CLASSES = {"sm90": "h200", "hopper": "h200", "sm121": "gb10", "blackwell": "gb1
 _VENDOR = re.compile(r"^(?:NVIDIA|Apple|AMD|Intel)\s+", re.IGNORECASE)
 _NAME = "|".join(
     (
-        r"(?i:GB\d{2,3}|GH\d{2,3}|[ABH]\d{3}|H20|MI\d{2,3}[a-z]?|TPU(?:\s?v\d\w*)?|Gaudi\s?\d)",
+        r"(?i:GB\d{2,3}|GH\d{2,3}|[ABH]\d{3}(?:NVL|SXM\d?|PCIe)?|H20|MI\d{2,3}[a-z]?|TPU(?:\s?v\d\w*)?|Gaudi\s?\d)",
         r"A(?:2|10G?|16|30|40)|A[2-6]000|L(?:4|20|40S?)|[VP]100|[TP]4|P40|K80",
         r"(?i:(?:GeForce\s)?(?:RTX|GTX)\s?(?:PRO\s|A)?\d{3,4}\w*(?:\s(?:Ti|Super|Ada))*)",
         r"(?i:Radeon|Instinct|Quadro|Tesla|Titan|Jetson|Arc|Adreno|Mali)\s(?:[A-Z]*\d\w*|[A-Z][a-z]+)",
         r"RX\s?\d{4}\w*|(?:Ryzen|EPYC|Xeon)(?:\s[\w+]*\d\w*)*|Orin|Thor|Xavier|Trainium\d?|Snapdragon",
         r"(?i:M[1-9](?:\s(?:Pro|Max|Ultra)))|[Mm][1-9](?!\s*[=x\u00d7])|A1[0-9]\s(?:Pro|Bionic)",
-        r"(?i:DGX|HGX)(?:\s(?:Spark|Station|\w*\d\w*))?|Spark(?=\s|$)|MacBook(?:\s(?:Pro|Air))?|Mac\s(?:Studio|mini"
+        r"(?i:DGX|HGX)(?:\s(?:Spark|Station|\w*\d\w*))?|Spark(?=[\s:,;.)]|$)|Strix\sHalo|MacBook(?:\s(?:Pro|Air))?|Mac\s(?:Studio|mini"
         r"|Pro)",
         r"(?:NVIDIA|AMD|Intel)\s(?!CUDA|MLX)[A-Z]+\s?\d\w*|i(?:Phone|Pad)(?:\s\d+)?|Raspberry Pi(?:\s\d)?",
         r"(?i:sm_?\d{2,3}[af]?)|(?i:compute capability)\s\d+\.\d|Hopper|Blackwell|Ampere|Ada(?:\sLovelace)?|Volta"
@@ -28,6 +28,8 @@ _NAME = "|".join(
         r"gfx\d{3,4}\w?|[pg]\d[a-z]*\.\d*x?large",
     )
 )
+_BROAD = r"(?:NVIDIA|Apple|AMD|Intel)\s(?:GPUs|cards)|Apple\s[Ss]ilicon|[Cc]onsumer\s(?:cards?|GPUs?)|Macs?(?!\w)"
+"""Of many machines: a number that is said of them is of none that was run."""
 _TAIL = r"(?:[\s-](?:NVL\d*|SXM\d?|PCIe|MIG|Ti|Super|\d+\s?GB))*"
 _LIKE = r"(?:[\s-](?:class|like|level|type|series|family|generation)\b)?"
 
@@ -46,7 +48,8 @@ class Devices:
         """Hosts that facts are of."""
         whole = "|".join(re.escape(name) for name in sorted(named, key=len, reverse=True))
         vendor, count = r"(?:NVIDIA\s|Apple\s|AMD\s|Intel\s)?", r"(?:\d+\s?[x\u00d7]\s?)?"
-        name = rf"(?:{vendor}(?:{_NAME})|(?i:{whole}))"
+        one = r"(?<![Tt]his\s)(?<![Tt]he\s)(?<![Mm]y\s)"  # of a machine that the text has named
+        name = rf"(?:{one}(?:{_BROAD})(?!\s(?:Studio|mini|Pro))|{vendor}(?:{_NAME})|(?i:{whole}))"
         self._pattern = re.compile(rf"(?<![\w.]){count}{name}{_TAIL}{_LIKE}s?(?![\w%])")
 
     def find(self, words: str) -> list[re.Match[str]]:
@@ -55,6 +58,11 @@ class Devices:
     def host(self, name: str) -> str | None:
         """The host whose facts are about it; None for every other device, and for a class of them."""
         return self._hosts.get(_plain(re.sub(r"^1\s?[x\u00d7]\s?", "", name)))
+
+    @staticmethod
+    def broad(name: str) -> bool:
+        """Whether it is of many machines, which a text may name without having run them."""
+        return bool(re.fullmatch(_BROAD, name))
 
     @staticmethod
     def member(name: str) -> str | None:
