@@ -1,9 +1,11 @@
-"""Write a file whole or not at all."""
+"""Write a file whole or not at all; name one by its bytes."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from functools import cache
+from hashlib import file_digest
 from pathlib import Path
 
 
@@ -47,3 +49,14 @@ def write_changed(path: Path, text: str) -> bool:
         return False
     write_text(path, text)
     return True
+
+
+def sha256_of(path: Path) -> str:
+    """Of the file's bytes, in hex; read once a process, unless it changes: MLX's library for CUDA is large."""
+    return _sha256_of(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _sha256_of(path: Path, changed_ns: int) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()

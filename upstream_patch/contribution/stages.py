@@ -180,10 +180,7 @@ def _draft(name: str) -> Callable[[Context], Result]:
         derived = facts.derive(records)
         proving.refresh(context.out / "drafts", records, document.contribution.of(derived))
         path = document.write(context.out / "drafts", derived)
-        holes = document.open_holes(path)
-        lacks = sum(hole.id not in document.required for hole in holes)
-        detail = f"{path}: facts are filled in; {len(holes) - lacks} holes are for a person"
-        detail += f", {lacks} wait for a record or a filing" if lacks else ""
+        detail = f"{path}: facts are filled in; {document.still_open(path) or 'no hole is open'}"
         return Result(Outcome.RAN, detail, f"upstream-patch status {name}")
 
     return run

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import product
 
 from upstream_patch import kernels
-from upstream_patch.correctness.case import DTYPES, LAYOUTS
+from upstream_patch.correctness.case import DTYPES, LAYOUTS, problem_of
 from upstream_patch.correctness.paths import Device
 from upstream_patch.driver import Grid, small_m_cut
 from upstream_patch.kernels import Variant
 from upstream_patch.kernels.tuning import BLOCK_ROWS, DEVICE_CLASSES, FORMATS, MAX_ROWS, SLICE, TILE, Format, SmallM
-from upstream_patch.problem import DType, Layout, Problem
+from upstream_patch.problem import Problem
 
 ROWS = tuple(m for m in (1, 7, 8, 16, 17) if m <= MAX_ROWS)
 PADDINGS = (1, 8)
@@ -81,7 +81,7 @@ def instances(device: Device) -> Iterator[ExactCase]:
         tiles = max(1, -(-phases // passes) - 1) * t.tiles + 1
         off = turn % 2 == 0
         m = _INSTANCE_ROWS[t.rows][place // 4 % 4]
-        problem = _problem(t.format, DTYPES[second_dtype], m, tiles * TILE - 7 * off, k)
+        problem = problem_of(t.format, m, tiles * TILE - 7 * off, k, DTYPES[second_dtype])
         yield ExactCase(problem, number, unaligned=turn == 2, one_block=True, tuning=t)
 
 
@@ -90,10 +90,10 @@ def of_formats() -> Iterator[ExactCase]:
     for number, (form, dtype, m) in enumerate(product(FORMATS, DTYPES, ROWS)):
         turn, row = divmod(number, len(ROWS))
         k_turn = turn + (m > 8)  # M up to 8 shares an instance, so they share K
-        off = _problem(form, dtype, m, _OFF_TILE_N[(row + 2 * turn) % 5], _off_slice(form, k_turn))
+        off = problem_of(form, m, _OFF_TILE_N[(row + 2 * turn) % 5], _off_slice(form, k_turn), dtype)
         yield ExactCase(off, number)
         yield ExactCase(off, number, unaligned=True, one_block=True)
-        whole = _problem(form, dtype, m, _WHOLE_N[(row + turn) % 3], _WHOLE_K[k_turn % 4])
+        whole = problem_of(form, m, _WHOLE_N[(row + turn) % 3], _WHOLE_K[k_turn % 4], dtype)
         yield ExactCase(whole, number, one_block=number % 2 == 0)
 
 
@@ -103,7 +103,7 @@ def batches() -> Iterator[ExactCase]:
         off, turn = number // 2 % 2, number // 4
         k = _off_slice(form, turn) if off else _WHOLE_K[turn % 3]
         n = (_OFF_TILE_N if off else _WHOLE_N)[turn % 3]
-        problem = _problem(form, DTYPES[number % 2], _BATCH_ROWS[turn % 4], n, k, layout, _BATCH)
+        problem = problem_of(form, _BATCH_ROWS[turn % 4], n, k, DTYPES[number % 2], layout, _BATCH)
         yield ExactCase(problem, number, unaligned=number % 5 == 0)
 
 
@@ -113,8 +113,8 @@ def strides() -> Iterator[ExactCase]:
         turn = number // len(PADDINGS)
         k = _off_slice(form, turn) if turn // 2 % 2 else _WHOLE_K[turn % 3]
         in_batch = turn % 3 == 2
-        problem = _problem(
-            *(form, DTYPES[turn % 2], _STRIDED_ROWS[turn // 4 % 4], 40, k),
+        problem = problem_of(
+            *(form, _STRIDED_ROWS[turn // 4 % 4], 40, k, DTYPES[turn % 2]),
             layout="b1k" if in_batch else "mk",
             batch=2 if in_batch else 1,
         )
@@ -125,8 +125,3 @@ def _off_slice(form: Format, turn: int) -> int:
     """A K that ends inside a warp's slice, a multiple of the group."""
     k = _OFF_SLICE_K[turn % 4]
     return k + {16: 16, 32: 32, 64: 0, 128: k % 128}[form.group]
-
-
-def _problem(form: Format, dtype: DType, m: int, n: int, k: int, layout: Layout = "mk", batch: int = 1) -> Problem:
-    bits, group, mode = form
-    return Problem(m=m, n=n, k=k, bits=bits, group_size=group, mode=mode, dtype=dtype, layout=layout, batch=batch)

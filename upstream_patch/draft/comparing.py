@@ -34,15 +34,17 @@ _ARMS: Mapping[str, str] = {
 _ARM = re.compile(
     "|".join(rf"(?P<{name}>(?<![\w-])(?:{words})(?![\w-]))" for name, words in _ARMS.items()), re.IGNORECASE
 )
+_AGAINST = r"than|over|against|versus|vs\.?|(?:relative|compared)\s(?:to|with)|beats?|outperforms?"
+"""What is measured against stands behind it."""
 _OBJECT = re.compile(
-    r"\b(?:than|over|against|versus|vs\.?|(?:relative|compared)\s(?:to|with)|beats?|outperforms?|outpaces?"
+    rf"\b(?:{_AGAINST}|outpaces?"
     r"|surpass(?:es)?|of|as)"
     r"(?:\s(?:that\sof|of|the|with|on|as))*\s+$",
     re.IGNORECASE,
 )
 _CONTRAST = re.compile(r"\s*(?:than|against|versus|vs\.?|compared|instead|rather)\b", re.IGNORECASE)
 _RIVAL = re.compile(
-    r"\b(?:than|over|against|versus|vs\.?|(?:relative|compared)\s(?:to|with)|beats?|outperforms?)\s(?:that\sof\s)?"
+    rf"\b(?:{_AGAINST})\s(?:that\sof\s)?"
     r"(?P<name>cuBLAS(?:Lt)?|cuDNN|CUTLASS|vLLM|SGLang|Marlin|Machete|llama\.cpp|ggml|ollama|TensorRT(?:-LLM)?"
     r"|ExLlama\w*|bitsandbytes|Triton|JAX)(?!\w)",
     re.IGNORECASE,

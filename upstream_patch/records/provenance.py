@@ -7,14 +7,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import cache
-from hashlib import file_digest
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 import upstream_patch
 from upstream_patch.errors import UserError
+from upstream_patch.files import sha256_of
 from upstream_patch.machine import Machine
 
 HOSTS = {"h200": "NVIDIA H200", "gb10": "NVIDIA GB10", "m5": "Apple M5"}
@@ -80,7 +79,7 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     for path in _libraries():
-        found[LIBRARY] = _sha256(path, path.stat().st_mtime_ns)
+        found[LIBRARY] = sha256_of(path)
     return found
 
 
@@ -97,12 +96,6 @@ def _libraries() -> list[Path]:
         spec = None
     folders = (spec and spec.submodule_search_locations) or []
     return [path for one in folders for path in sorted(Path(one, "lib").glob("libmlx.*")) if path.is_file()][:1]
-
-
-@cache
-def _sha256(path: Path, changed_ns: int) -> str:
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
 
 
 def require_commit(host: str, found: Mapping[str, str]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import file_digest
 from pathlib import Path
 
+from upstream_patch.files import sha256_of
 from upstream_patch.machine import System
 
 CUDA_WHEEL_VARIABLE = "UPSTREAM_PATCH_CUDA_WHEEL"
@@ -34,8 +34,7 @@ class MlxLibrary:
     @cached_property
     def sha256(self) -> str:
         """Of the library: addresses in it are only good for these very bytes."""
-        with self.path.open("rb") as file:
-            return file_digest(file, "sha256").hexdigest()
+        return sha256_of(self.path)
 
     @cached_property
     def version(self) -> str:
