@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from upstream_patch.errors import UserError
-from upstream_patch.simulate import Buffer, Fault, Run, cuda_kernel, run
+from upstream_patch.simulate import Buffer, Fault, Run, compiler, cuda_kernel, run
+from upstream_patch.simulate.library import build
+from upstream_patch.simulate.lines import line_of
 from upstream_patch.simulate.metal.source import Instance, metal_kernel
 
 pytestmark = pytest.mark.needs_simulator
@@ -166,14 +168,31 @@ def test_a_loop_that_polls_a_buffer_ends() -> None:
     assert (found.kind, found.line) == ("endless", 6)
 
 
-def test_a_loop_that_touches_nothing_ends() -> None:
-    body = """  unsigned n = in[i];
+ENDLESS = """  unsigned n = in[i];
   do {
     n = n * 3 + 1;
     asm volatile("" : "+r"(n));
   } while (n != 0 || i == 0);
   out[i] = n;"""
-    found = fault(body, seconds=0.3)
+
+
+def test_code_of_no_line_of_its_own_is_of_the_line_before() -> None:
+    """Where the two conditions of a loop meet, unoptimized code has line 0; an alarm may come there, too."""
+    if compiler().family == "gcc":
+        pytest.skip("g++ gives every instruction a line")
+    elf = pytest.importorskip("elftools.elf.elffile")
+    text = f'extern "C" __global__ void k(const int* in, int* out) {{ const int i = threadIdx.x;\n{ENDLESS} }}'
+    library = build(cuda_kernel("k", {}, text, 0))
+    with library.open("rb") as stream:
+        debug = elf.ELFFile(stream).get_dwarf_info()
+        programs = [debug.line_program_for_CU(unit) for unit in debug.iter_CUs()]
+        states = [entry.state for each in programs for entry in each.get_entries() if entry.state is not None]
+    lineless = [state.address for state in states if not state.line and not state.end_sequence]
+    assert ("k.cu", 6) in [line_of(library, address + 1) for address in lineless]
+
+
+def test_a_loop_that_touches_nothing_ends() -> None:
+    found = fault(ENDLESS, seconds=0.3)
     assert found.kind == "endless"
     assert found.line in (6, 7, 8, 9)
     assert "the launch has run for 0.3 s; lane 0: run, last at k.cu:5; lane 1 and 62 more: run" in found.text

@@ -28,7 +28,10 @@ def _table(library: Path) -> tuple[list[int], list[tuple[str, int]]]:
                 state = entry.state
                 if state is not None and 0 <= state.file - first < len(files):
                     name = files[state.file - first].name.decode(errors="replace")
-                    rows.append((state.address, Path(name).name, 0 if state.end_sequence else state.line))
+                    if state.end_sequence:
+                        rows.append((state.address, Path(name).name, 0))
+                    elif state.line:  # code of no line of its own, as joins of unoptimized code, is of the one before
+                        rows.append((state.address, Path(name).name, state.line))
     rows.sort(key=lambda row: row[0])
     return [row[0] for row in rows], [(row[1], row[2]) for row in rows]
 
