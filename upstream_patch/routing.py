@@ -11,7 +11,7 @@ from upstream_patch.problem import Problem
 
 Capability = tuple[int, int]
 LARGEST = 1 << 30
-"""N; beyond, 32-bit counts of columns in the kernel would overflow. It is K's limit in the series' host code."""
+"""N; beyond, 32-bit counts of columns in the kernel would overflow. K has a limit for each width, `largest_k`."""
 Route = Literal["small_m", "stock", "stock_folded"]
 StockRoute = Literal["qmv", "fp_qmv", "qmm_sm80", "qmm_sm90", "qmm_naive", "unsupported"]
 

@@ -27,7 +27,7 @@ _ALL: Mapping[str, Capability | None] = {**_CUDA, "no CUDA device": None}
 
 
 def _longest() -> str:
-    return ", ".join(f"{min(LARGEST, largest_k(bits)):,} at {bits} bits" for bits in BITS)
+    return ", ".join(f"{largest_k(bits):,} at {bits} bits" for bits in BITS)
 
 
 def section() -> list[str]:

@@ -68,7 +68,7 @@ def header() -> str:
         "kBlockRows": (tuning.BLOCK_ROWS, "of x, at most, to a block"),
         "kMaxRows": (tuning.MAX_ROWS, "of x"),
         "kMaxBatch": (tuning.MAX_BATCH, "of weights"),
-        "kMaxSize": (LARGEST, "of N and of K"),
+        "kMaxColumns": (LARGEST, "of weights"),
         "kReservedShared": (tuning.RESERVED_SHARED_BYTES, "by CUDA, for each block"),
     }
     lines = [f"inline constexpr int {name} = {value}; // {what}" for name, (value, what) in constants.items()]

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 
 namespace mlx::core::small_m {
 
@@ -45,6 +46,14 @@ inline bool is_known(const Format& format) {
       });
 }
 
+// The step of a warp's lanes from row to row of the weights must fit an int.
+// A power of two of lanes shares the 2 * bits units of 16 bytes that a slice
+// of a row has: the largest that divides them.
+inline int64_t max_k(int bits) {
+  int rows = 16 / (bits & -bits);
+  return std::numeric_limits<int>::max() / rows * int64_t(8) / bits;
+}
+
 // Whether the kernel takes |batch| matrices of weights [n, k], each with |m|
 // rows of x.
 inline bool supports(
@@ -56,8 +65,8 @@ inline bool supports(
     int64_t k,
     int64_t batch) {
   return find_device(major, minor) && is_known(format) && m >= 1 &&
-      m <= kMaxRows && n >= 1 && n <= kMaxSize && k >= format.group_size &&
-      k <= kMaxSize && k % format.group_size == 0 && batch >= 1 &&
+      m <= kMaxRows && n >= 1 && n <= kMaxColumns && k >= format.group_size &&
+      k <= max_k(format.bits) && k % format.group_size == 0 && batch >= 1 &&
       batch <= kMaxBatch;
 }
 

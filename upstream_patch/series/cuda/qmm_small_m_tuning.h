@@ -9,7 +9,7 @@ inline constexpr int kSlice = 256; // of K, that a warp holds of x
 inline constexpr int kBlockRows = 16; // of x, at most, to a block
 inline constexpr int kMaxRows = 32; // of x
 inline constexpr int kMaxBatch = 65535; // of weights
-inline constexpr int kMaxSize = 1073741824; // of N and of K
+inline constexpr int kMaxColumns = 1073741824; // of weights
 inline constexpr int kReservedShared = 1024; // by CUDA, for each block
 
 struct Format {
