@@ -165,6 +165,8 @@ def test_the_stock_route_may_be_as_bad_as_stock_and_our_kernel_may_not() -> None
     assert judge(stock, False).bound == "within 1.1x of stock, like stock past the cap 0.005"
     assert not judge(stock, True).passed
     assert not judge(reference + 1.3 * (stock - reference), False).passed
+    nothing = check(problem, 0 * stock, reference, 0 * stock, magnitude=inputs.magnitude(), our_kernel=False)
+    assert not nothing.passed and nothing.norm_error == nothing.stock_norm_error == 1
     one_off = stock.copy()
     one_off[3, 200] += 4 * np.abs(stock - reference).max()
     assert "element past" in judge(one_off, False).bound

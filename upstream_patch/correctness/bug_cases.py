@@ -72,4 +72,4 @@ def _batches(full: bool) -> Iterator[Case]:
         for form in (USUAL, *(FORMATS[number % 3 :: 3] if full else FORMATS[number % len(FORMATS) :][:1])):
             yield Case("mlx_1758", problem_of(form, m, 65, 5 * form.group, DTYPES[number % 2], batch=batch))
     yield Case("mlxcel_648", Problem(m=1, n=16, k=64, batch=MAX_BATCH))
-    yield Case("mlxcel_648", Problem(m=MAX_BATCH + 1, n=16, k=64, layout="b1k"), route="other")
+    yield Case("mlxcel_648", Problem(m=MAX_BATCH + 1, n=16, k=128, layout="b1k"), route="other")

@@ -282,7 +282,7 @@ def run_matrix(
 ) -> CorrectnessBody:
     """The matrix on mlx's default GPU. Failures are collected: ask ``failures(body)``.
 
-    ``full``: the cover's cases, then the rest of the whole cross, of which none starts after ``limit_s`` seconds.
+    ``full``: the whole cross. With ``limit_s`` the cover's cases come first, and none of the rest starts after it.
     The units of ``keeper`` are the cases of ``planned``. Raises MissingTool without a CUDA device that mlx can use.
     """
     start = time.monotonic()
@@ -314,7 +314,7 @@ def run_cases(
     """In order of ``cases``. Nothing is timed, so several processes may share the GPU; each has ``arms()`` of its own.
 
     MLX compiles an instance of our kernel for a second or two, and a process one after the other. With several
-    processes the ``first`` cases come first, and of the others none starts after ``limit_s`` seconds.
+    processes and a ``limit_s`` the ``first`` cases come first, and none of the others starts after so many seconds.
     """
     tell: Progress = progress or (lambda done, total, case: None)
     opening = CorrectnessBody(cases=[])
@@ -346,12 +346,14 @@ def _in_processes(
     end = time.time() + limit_s
     kept = keeper.units if keeper is not None else {}
     found = {i: kept[case.id].items["cases"][0] for i, case in enumerate(cases) if case.id in kept}
+    first = first if math.isfinite(limit_s) else len(cases)
     parts = ([i for i in range(first) if i not in found], [i for i in range(first, len(cases)) if i not in found])
+    like = arms().kernels
     with _pool(processes) as pool:
         waiting = {
             pool.submit(_run_share, [cases[i] for i in share], arms, ends): share
             for places, ends in zip(parts, (math.inf, end), strict=True)
-            for share in _shares(cases, places)
+            for share in _shares(cases, places, like)
         }
         try:
             for future in as_completed(waiting):
@@ -379,12 +381,12 @@ def _of(future: Future[list[CaseResult]], cases: Sequence[Case]) -> tuple[list[C
         return [_result(case, _failed(case.problem, why), []) for case in cases], True
 
 
-def _shares(cases: Sequence[Case], places: Sequence[int]) -> list[list[int]]:
+def _shares(cases: Sequence[Case], places: Sequence[int], kernels: Callable[[Case], list[str]]) -> list[list[int]]:
     """Places of cases that mostly take the same instance of our kernel."""
 
     def like(i: int) -> tuple[object, ...]:
         p = cases[i].problem
-        return *format_of(p), p.dtype, p.m > 8, p.batch > 1, p.k, p.n
+        return kernels(cases[i]), *format_of(p), p.dtype, p.batch > 1, p.k, p.n
 
     order = sorted(places, key=like)
     size = max(SHARE, len(order) // (PROCESSES * SHARES_A_PROCESS))

@@ -110,7 +110,7 @@ def test_the_test_of_folding_passes_on_the_wheel_and_where_rows_are_rows() -> No
     module = Batched(lambda x, y: y)
     result = run(module, "folding")
     assert (result.failures, result.errors) == ([], [])
-    assert {shape for shape in module.rows if len(shape) == 3} == {(8, 1, 64), (33, 1, 64), (65536, 1, 64)}
+    assert {shape for shape in module.rows if len(shape) == 3} == {(8, 1, 128), (33, 1, 128), (65536, 1, 128)}
 
 
 @pytest.mark.parametrize(
