@@ -348,12 +348,11 @@ def _in_processes(
     found = {i: kept[case.id].items["cases"][0] for i, case in enumerate(cases) if case.id in kept}
     first = first if math.isfinite(limit_s) else len(cases)
     parts = ([i for i in range(first) if i not in found], [i for i in range(first, len(cases)) if i not in found])
-    like = arms().kernels
     with _pool(processes) as pool:
         waiting = {
             pool.submit(_run_share, [cases[i] for i in share], arms, ends): share
             for places, ends in zip(parts, (math.inf, end), strict=True)
-            for share in _shares(cases, places, like)
+            for share in _shares(cases, places)
         }
         try:
             for future in as_completed(waiting):
@@ -381,12 +380,13 @@ def _of(future: Future[list[CaseResult]], cases: Sequence[Case]) -> tuple[list[C
         return [_result(case, _failed(case.problem, why), []) for case in cases], True
 
 
-def _shares(cases: Sequence[Case], places: Sequence[int], kernels: Callable[[Case], list[str]]) -> list[list[int]]:
+def _shares(cases: Sequence[Case], places: Sequence[int]) -> list[list[int]]:
     """Places of cases that mostly take the same instance of our kernel."""
+    from upstream_patch import ops
 
     def like(i: int) -> tuple[object, ...]:
         p = cases[i].problem
-        return kernels(cases[i]), *format_of(p), p.dtype, p.batch > 1, p.k, p.n
+        return ops.kernel_symbol(p) or "", *format_of(p), p.dtype, p.batch > 1, p.k, p.n
 
     order = sorted(places, key=like)
     size = max(SHARE, len(order) // (PROCESSES * SHARES_A_PROCESS))
