@@ -105,7 +105,8 @@ def unit(folder: Path) -> str:
             whole = whole.replace(f'#include "{file}"\n', variant[name])
         text += [f"namespace variant_{number} {{", whole, "}"]
         cases.append(f"case {number}: return record(asked, variant_{number}::eval_gpu, variant_{number}::qmm_nax);")
-    text += ['extern "C" const char* recorded(int variant, const Asked& asked) {', "switch (variant) {", *cases, "}"]
+    visible = 'extern "C" [[gnu::visibility("default")]]'
+    text += [f"{visible} const char* recorded(int variant, const Asked& asked) {{", "switch (variant) {", *cases, "}"]
     return "\n".join([*text, "return nullptr;", "}", "}", ""])
 
 
@@ -127,7 +128,8 @@ def library(tmp_path_factory: pytest.TempPathFactory, root: Path) -> ctypes.CDLL
         (work / file.path).write_text(new_text(file), encoding="utf-8")
     folder = root / "tests" / "data" / "host_code" / "metal"
     (work / "unit.cpp").write_text(unit(folder), encoding="utf-8")
-    options = ["-std=c++20", "-O0", "-w", "-fPIC", "-shared"]
+    # hidden, or the stand-ins' inline variables are those of a real MLX that this process has loaded
+    options = ["-std=c++20", "-O0", "-w", "-fPIC", "-shared", "-fvisibility=hidden"]
     options += [f"-I{each}" for each in (folder, folder / "stand_ins", work)]
     command = ["g++", *options, str(work / "unit.cpp"), "-o", str(work / "unit.so")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
