@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from upstream_patch.correctness import metal_cover as metal_covering
 from upstream_patch.correctness import staged_cover as staged_covering
 from upstream_patch.correctness.cover import SimCase, all_picks
 from upstream_patch.correctness.outcome import Outcome
-from upstream_patch.correctness.simulated import find_plants, kernels_of, run_sim_case
+from upstream_patch.correctness.simulated import find_plants, kernels_of, run_sim_case, run_two_launches
 from upstream_patch.correctness.simulation import FrontSummary, Summary
 from upstream_patch.kernels import Variant
 from upstream_patch.problem import Problem
@@ -91,6 +92,18 @@ def test_a_case_is_three_launches_that_differ_in_schedule_fill_rows_and_place(mo
         assert (each["blocks"], each["seed"], each["sums"]) == (3, 13, "exact")
         assert each["shared_limit"] == CASE.picks.device.shared_per_block
     assert (first["inputs"].seed, first["inputs"].distribution) == (13, "normal")
+
+
+@pytest.mark.parametrize(("seed", "orders"), [(13, ["skew", "random"]), (14, ["skew", "in_order"])])
+def test_every_second_case_of_a_usual_run_has_a_row_alone(
+    monkeypatch: pytest.MonkeyPatch, seed: int, orders: list[str]
+) -> None:
+    launches = Launches()
+    monkeypatch.setattr(simulated, "run_small_m", launches)
+    done = run_two_launches(replace(CASE, seed=seed))
+    assert (done.failures, done.launches) == ((), 2)
+    assert [each["order"] for each in launches.seen] == orders
+    assert [each["inputs"].problem.m for each in launches.seen] == [10, 1 if seed == 14 else 10]
 
 
 def test_a_difference_between_two_schedules_or_from_a_row_alone_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +205,8 @@ def test_a_front_runs_the_cover_that_was_asked_for(monkeypatch: pytest.MonkeyPat
     assert front.cases == [*covering.fixed_launches(), *covering.turn_of(every, 5), CASE]
     assert whole.cases == [*covering.fixed_launches(), *every, CASE]
     assert simulation.cuda_front(full=False, seed=7).cases[-1 - covering.PER_TURN : -1] == covering.turn_of(every, 7)
-    assert (front.run_case, front.find_plants) == (run_sim_case, find_plants)
+    assert (front.run_case, front.find_plants) == (run_two_launches, find_plants)
+    assert (whole.run_case, whole.find_plants) == (run_sim_case, find_plants)
     seeds: list[tuple[bool, int]] = []
 
     def metal_cover(full: bool, seed: int) -> list[Any]:

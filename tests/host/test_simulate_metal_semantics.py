@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -141,3 +142,30 @@ def test_double_does_not_compile(line: str) -> None:
 def test_a_built_in_value_of_another_type_does_not_compile() -> None:
     said = refused("[[kernel]] void k(device int* out, int3 i [[thread_position_in_grid]]) { out[i.x] = 0; }")
     assert "a built-in value is a ushort or uint, or two or three of them" in said
+
+
+@pytest.mark.parametrize("often", [False, True], ids=["not optimized", "optimized"])
+def test_half_is_what_ieee_says_whoever_converts(often: bool) -> None:
+    """Where the compiler calls for a conversion it gets one of the front's own."""
+    text = HEADER + (
+        "[[kernel]] void k(device const half* h [[buffer(0)]], device const float* f [[buffer(1)]],"
+        " device float* wide [[buffer(2)]], device half* narrow [[buffer(3)]],"
+        " uint i [[thread_position_in_grid]]) { wide[i] = float(h[i]); narrow[i] = half(f[i]); }"
+    )
+    kernel = replace(metal_kernel("k", [Instance("k")], text=text), many_launches=often)
+    count = 1 << 16
+    halves = np.arange(count, dtype=np.uint16)
+    # every half's neighbourhood: itself, the middle to the next one, and one bit to either side of that
+    floats = np.concatenate([halves.view(np.float16).astype(np.float32)[::4].view(np.uint32)] * 4)
+    floats += np.repeat(np.array([0, 0xFFF, 0x1000, 0x1001], np.uint32), count // 4)
+    outputs = [Buffer(np.zeros(count, kind), output=True) for kind in (np.uint32, np.uint16)]
+    result = run(
+        kernel, [0, Buffer(halves), Buffer(floats), *outputs], (count // 256, 1, 1), (256, 1, 1), shared_limit=0
+    )
+    assert result.report.faults == ()
+    with np.errstate(over="ignore"):
+        wanted = halves.view(np.float16).astype(np.float32), floats.view(np.float32).astype(np.float16)
+    for bits, right in zip(result.outputs, wanted, strict=True):
+        found = bits.view(right.dtype)
+        assert np.array_equal(np.isnan(found), np.isnan(right))
+        assert np.array_equal(bits[~np.isnan(right)], right.view(bits.dtype)[~np.isnan(right)])

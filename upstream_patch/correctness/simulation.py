@@ -110,7 +110,8 @@ def cuda_front(full: bool, seed: int | None) -> Front:
     if not full:
         turning = cover.turn_of(turning, today() if seed is None else seed)
     cases = [*cover.fixed_launches(), *turning, *cover.cover(count, cover.SEED if seed is None else seed)]
-    return Front("the CUDA kernel", cases, simulated.run_sim_case, simulated.find_plants, simulated.kernels_of(cases))
+    run_case = simulated.run_sim_case if full else simulated.run_two_launches
+    return Front("the CUDA kernel", cases, run_case, simulated.find_plants, simulated.kernels_of(cases))
 
 
 def metal_front(full: bool, seed: int | None) -> Front:

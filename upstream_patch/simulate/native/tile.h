@@ -110,20 +110,26 @@ struct Tile {
           c[i][j] = static_cast<float>(plain);
           continue;
         }
-        const double unit = ldexp(greatest, -25);
+        const double unit = greatest * 0x1p-25, per_unit = 1 / unit; // powers of two, so exact
         double sum = 0;
         for (double term : terms) {
-          sum += trunc(term / unit) * unit;
+          sum += trunc(term * per_unit);
         }
-        const double last = sum == 0 ? 1.0 : ldexp(1.0, ilogb(sum) - 23);
+        sum *= unit;
+        const double last = sum == 0 ? 1.0 : leading(sum) * 0x1p-23;
         c[i][j] = static_cast<float>(trunc(sum / last) * last);
       }
     }
   }
 
-  // The value of the highest bit that is set; 0 for 0, Inf or NaN for themselves.
+  // The value of the highest bit that is set: 0 for 0, Inf for Inf and NaN. No float, nor a product of two, is subnormal
+  // in fp64.
   static double leading(double x) {
-    return x == 0 || !isfinite(x) ? fabs(x) : ldexp(1.0, ilogb(x));
+    uint64_t bits;
+    memcpy(&bits, &x, 8);
+    bits &= 0x7FF0000000000000;
+    memcpy(&x, &bits, 8);
+    return x;
   }
 
   void multiply() {

@@ -78,12 +78,39 @@ METAL_FUNC T as_type(U value) {
   return __builtin_bit_cast(T, value);
 }
 
-// What the compiler calls where the CPU has no such conversion; not every compiler's run time has it. Nearest, ties to
-// even.
+// What the compiler calls where the CPU has no such conversion, or where it does not look for one; not every compiler's
+// run time has them. Nearest, ties to even.
 extern "C" __attribute__((weak, used)) bfloat __truncsfbf2(float value) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, value);
   const uint32_t rounded = value != value ? bits | 0x400000 : bits + 0x7FFF + (bits >> 16 & 1);
   return __builtin_bit_cast(bfloat, static_cast<uint16_t>(rounded >> 16));
+}
+
+extern "C" __attribute__((weak, used)) float __extendhfsf2(half value) {
+  const uint32_t bits = __builtin_bit_cast(uint16_t, value);
+  const uint32_t sign = (bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3FF;
+  if (exponent == 0) {
+    const float small = static_cast<float>(fraction) * 0x1p-24f;
+    return __builtin_bit_cast(float, sign | __builtin_bit_cast(uint32_t, small));
+  }
+  const uint32_t whole = (exponent + 112) << 23, beyond = fraction != 0 ? 0x7FC00000 : 0x7F800000;
+  return __builtin_bit_cast(float, sign | (exponent == 31 ? beyond : whole) | fraction << 13);
+}
+
+extern "C" __attribute__((weak, used)) half __truncsfhf2(float value) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value), sign = bits >> 16 & 0x8000, size = bits & 0x7FFFFFFF;
+  uint32_t rounded;
+  if (size > 0x7F800000) {
+    rounded = 0x7E00 | (size >> 13 & 0x3FF);
+  } else if (size >= 0x477FF000) { // past the middle between the largest half and the next power of two
+    rounded = 0x7C00;
+  } else if (size < 0x38800000) { // in units of the last place of a subnormal half, where 2^23 leaves no fraction
+    const float units = __builtin_bit_cast(float, size) * 0x1p24f + 0x1p23f;
+    rounded = __builtin_bit_cast(uint32_t, units) - 0x4B000000;
+  } else {
+    rounded = (size - (112u << 23) + 0xFFF + (size >> 13 & 1)) >> 13;
+  }
+  return __builtin_bit_cast(half, static_cast<uint16_t>(sign | rounded));
 }
 
 namespace metal {
