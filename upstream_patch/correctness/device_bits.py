@@ -56,18 +56,17 @@ class Difference:
 
 @dataclass(frozen=True)
 class Compared:
-    launch: Sanitized
     runs: tuple[Run, ...] = field(repr=False, compare=False)
     sums: Sums | None
     """The first order of sums that gave the GPU's bits; that of an H200 is tried first."""
     where: Difference | None = None
-    """From the GPU's bits to those in its own order of sums, where they are known."""
+    """The first output that differs from the one in an H200's order of sums, where the checksum tells it."""
     why: str | None = None
     """In words; None where the bits are the same in an H200's order of sums."""
 
 
 def newest(records: Iterable[LoadedRecord]) -> Recorded | None:
-    """Of records, oldest first, the last one of an H200 with checksums of today's kernel."""
+    """The last one of records, oldest first, that holds checksums of today's kernel on an H200 (or another sm_90)."""
     found = None
     for record in (loaded.record for loaded in records):
         body, gpu = record.body, record.machine.gpu
@@ -81,32 +80,32 @@ def newest(records: Iterable[LoadedRecord]) -> Recorded | None:
 
 
 def compare(launch: Sanitized) -> Compared:
-    """Simulates a launch, where its checksum is another one in every order of sums, until an order has it.
+    """Simulates a launch in an H200's order of sums and, where that gives another checksum, in every one.
 
     A checksum tells that outputs differ, not which: the place is known where another order of sums has the checksum,
     or where one output alone differs, by one bit or to the next value.
     """
     first = _simulated(launch, H200_SUMS)
     if first.report.faults:
-        return Compared(launch, (first,), None, None, f"the simulator found: {first.report.faults[0]}")
+        return Compared((first,), None, None, f"the simulator found: {first.report.faults[0]}")
     if _checksum(first) == launch.output_sha256:
-        return Compared(launch, (first,), H200_SUMS)
+        return Compared((first,), H200_SUMS)
     runs = {H200_SUMS: first} | {sums: _simulated(launch, sums) for sums in SUMS if sums != H200_SUMS}
     ours, every, dtype = first.outputs[0], tuple(runs.values()), launch.problem.dtype
     for sums, run in runs.items():
         if _checksum(run) == launch.output_sha256:
             where = _first(run.outputs[0], ours)
             why = f"{where.shown(dtype, 'on the GPU', 'here')}: it sums in the order {sums}, an H200 {H200_SUMS}"
-            return Compared(launch, every, sums, where, why)
+            return Compared(every, sums, where, why)
     alone = _one_output(ours, launch.output_sha256)
     if alone is not None:
-        return Compared(launch, every, None, alone, f"{alone.shown(dtype, 'on the GPU', 'here')}, and no other differs")
+        return Compared(every, None, alone, f"{alone.shown(dtype, 'on the GPU', 'here')}, and no other differs")
     why = f"outputs differ, in more than one bit, and the GPU's checksum {launch.output_sha256} does not tell where; "
     for sums, run in runs.items():
         if not np.array_equal(run.outputs[0], ours):
             other = _first(run.outputs[0], ours).shown(dtype, f"if summed {sums}", f"{H200_SUMS}")
-            return Compared(launch, every, None, None, f"{why}the order of sums matters: {other}")
-    return Compared(launch, every, None, None, f"{why}every order of sums gives {_checksum(first)}")
+            return Compared(every, None, None, f"{why}the order of sums matters: {other}")
+    return Compared(every, None, None, f"{why}every order of sums gives {_checksum(first)}")
 
 
 def run_recorded(launch: Sanitized) -> Outcome:
