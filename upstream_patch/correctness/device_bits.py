@@ -33,7 +33,8 @@ class Recorded:
     record: str
     """Its id."""
     launches: tuple[Sanitized, ...]
-    """Those with a checksum, of instances that are launched today."""
+    """Those with a checksum, of instances that are launched today; each instance's in a row, for few loaded libraries
+    a process."""
     others: int
     """How many launches the record has besides."""
 
@@ -73,8 +74,9 @@ def newest(records: Iterable[LoadedRecord]) -> Recorded | None:
         if gpu is None or gpu.compute_capability != ".".join(map(str, H200[0])):
             continue
         if isinstance(body, SanitizerBody) and record.kernel == kernel_hash.identity("small_m"):
-            launches = tuple(one for one in body.launched if one.output_sha256 and one.kernel in _variants())
-            if launches:
+            known = [one for one in body.launched if one.output_sha256 and one.kernel in _variants()]
+            if known:
+                launches = tuple(sorted(known, key=lambda one: one.kernel))
                 found = Recorded(record.id, launches, len(body.launched) - len(launches))
     return found
 
