@@ -188,10 +188,14 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def _anywhere() -> str:
-    """Keeps this clone's path out of debug information and __builtin_FILE, as it is out of the hash: clones of the same
-    sources share their libraries. (The checks of g++ still name it; of every path only the last part is ever read.)"""
-    return f"-ffile-prefix-map={NATIVE}=native"
+def _sources(front: Front | None = None) -> tuple[str, ...]:
+    """The options that name where this clone's sources lie: of the engine, or of a front.
+
+    They are in no hash, and keep the path out of debug information and __builtin_FILE, so that clones of the same
+    sources share their libraries. (The checks of g++ still name it; of every path only the last part is ever read.)
+    """
+    known = (f"-ffile-prefix-map={NATIVE}=native",)
+    return known if front is None else (*known, f"-I{NATIVE / front}")
 
 
 @cache
@@ -204,7 +208,7 @@ def engine() -> tuple[Path, ...]:
         with _Workplace(home) as work:
             quiet = ("-fno-sanitize=all",) if cxx.family != "gcc" else ()
             for source in sources:
-                options = [*_COMMON, *_ENGINE, *quiet, _anywhere(), "-c", str(source)]
+                options = [*_COMMON, *_ENGINE, *quiet, *_sources(), "-c", str(source)]
                 _run(cxx, options, work.folder / f"{source.stem}.o", work.folder, "engine")
             work.done()
     return tuple(home / f"{source.stem}.o" for source in sources)
@@ -233,8 +237,8 @@ def build(kernel: Kernel) -> Path:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
             (work.folder / "unit.cpp").write_text(kernel.unit, encoding="utf-8")
-            here = (_anywhere(), f"-I{NATIVE / front}")  # before the kernel's own files: a stand-in wins
-            _run(cxx, [*here, *options, "-c", "unit.cpp"], "unit.o", work.folder, kernel.name, front)
+            # first the front's folder, then the kernel's own files: a stand-in wins
+            _run(cxx, [*_sources(front), *options, "-c", "unit.cpp"], "unit.o", work.folder, kernel.name, front)
             _link(kernel, cxx, work.folder)
             (work.folder / "unit.o").unlink()
             work.done()
