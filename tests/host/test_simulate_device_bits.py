@@ -11,10 +11,10 @@ import pytest
 
 from upstream_patch.correctness import device_bits, exact, exact_cases
 from upstream_patch.correctness.device_bits import compare
+from upstream_patch.correctness.outcome import Outcome
 from upstream_patch.correctness.paths import H200
 from upstream_patch.kernels import Variant, variants
-from upstream_patch.records import kernel_hash
-from upstream_patch.records.schema import Sanitized, SanitizerBody
+from upstream_patch.records.schema import Sanitized
 from upstream_patch.records.store import load_all
 from upstream_patch.reference import make_inputs
 from upstream_patch.simulate import Run
@@ -29,6 +29,10 @@ SAMPLE = 60
 def _small(wanted: Callable[[Sanitized], bool] = lambda _: True) -> Sanitized:
     found = filter(wanted, exact.launched(H200))
     return min(found, key=lambda each: (each.problem.batch * each.problem.k * each.problem.n, each.seed))
+
+
+def _with(launch: Sanitized, checksum: str) -> Sanitized:
+    return launch.model_copy(update={"output_sha256": checksum})
 
 
 def _simulated(launch: Sanitized, kernel: Kernel | None = None) -> str:
@@ -51,11 +55,11 @@ def _variant(launch: Sanitized) -> Variant:
 
 def test_the_same_bits_are_seen_and_others_too() -> None:
     launch = _small()
-    same = launch.model_copy(update={"output_sha256": _simulated(launch)})
-    other = launch.model_copy(update={"output_sha256": "0" * 64})
-    found = compare([same, other, launch], H200[0])
-    assert [each.verdict for each in found] in (["identical", "different"], ["identical", "order of sums"])
-    assert [each.sums for each in found] == ["truncating", None]
+    same = compare(_with(launch, _simulated(launch)))
+    assert (same.sums, same.where, same.why) == ("truncating", None, None)
+    other = compare(_with(launch, "0" * 64))
+    assert (other.sums, other.where) == (None, None)
+    assert (other.why or "").startswith(f"outputs differ, in more than one bit, and the GPU's checksum {'0' * 64} does")
 
 
 @pytest.mark.parametrize(
@@ -81,8 +85,8 @@ def test_every_kind_of_launch_is_recomputed(
         return run_small_m(*given, **named)
 
     monkeypatch.setattr(device_bits, "run_small_m", watched)
-    (found,) = compare([launch.model_copy(update={"output_sha256": _simulated(launch)})], H200[0])
-    assert (found.verdict, found.sums) == ("identical", "truncating")
+    found = compare(_with(launch, _simulated(launch)))
+    assert (found.sums, found.why) == ("truncating", None)
     assert paddings == {launch.x_padding}
 
 
@@ -97,11 +101,8 @@ def test_the_padding_of_x_reaches_the_kernel(padding: int) -> None:
 
 @pytest.mark.needs_record
 def test_the_bits_of_an_h200_are_the_simulator_s(root: Path) -> None:
-    records = [each.record for each in load_all(root / "evidence")]
-    today = [each.body for each in records if each.kernel == kernel_hash.identity("small_m")]
-    launches = [launch for body in today if isinstance(body, SanitizerBody) for launch in body.launched]
-    hashed = [launch for launch in launches if launch.output_sha256 is not None]
-    if not hashed:
-        pytest.skip("no record of today's kernel holds hashes of outputs: a GPU makes one with `nox -s sanitize`")
-    found = compare(hashed[::SAMPLE], H200[0])
-    assert [each for each in found if each.sums != "truncating"] == []
+    recorded = device_bits.newest(load_all(root / "evidence"))
+    if recorded is None:
+        pytest.skip(device_bits.said(None, Outcome()))
+    found = [compare(launch) for launch in recorded.launches[::SAMPLE]]
+    assert [each.why for each in found if each.why] == []

@@ -172,8 +172,10 @@ def test_stock_kernels_compile_for_other_machines(target: str, route: Route, tmp
     for name, text in {**kernel.files, "unit.cpp": kernel.unit}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
-    options = [*library._COMMON, *library._KERNEL, *library._FRONT["metal"], *library._FAMILY["zig"]]
-    library._run(cxx, ["-target", target, *options, "-c", "unit.cpp"], "unit.o", tmp_path, route)
+    options = [*library._sources("metal"), *library._COMMON, *library._KERNEL, *library._FRONT["metal"]]
+    library._run(
+        cxx, ["-target", target, *options, *library._FAMILY["zig"], "-c", "unit.cpp"], "unit.o", tmp_path, route
+    )
 
 
 def test_an_edit_of_a_signature_changes_what_is_bound(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from upstream_patch.correctness.simulation import Front, FrontSummary, Simulator
 from upstream_patch.errors import MissingTool, UserError
 
 
-def summary(plants: Outcome, cover: Outcome, **more: tuple[str, ...]) -> Summary:
-    return Summary((FrontSummary("a kernel", plants, cover),), 0.0, 1.0, **more)
+def summary(plants: Outcome, cover: Outcome, missing: tuple[str, ...] = ()) -> Summary:
+    return Summary((FrontSummary("a kernel", plants, cover),), 0.0, 1.0, missing)
 
 
 def test_a_finding_ends_in_one_line_and_a_failure() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from upstream_patch.kernels.metal import IMPLEMENTATION, path_of
 from upstream_patch.simulate import Kernel
-from upstream_patch.simulate.library import _COMMON, _FRONT, _HERE, compiler
+from upstream_patch.simulate.library import _COMMON, _FRONT, _HERE, _sources, compiler
 from upstream_patch.simulate.metal.staged_mutations import mutable_kernel
 
 pytestmark = pytest.mark.needs_metal_front
@@ -32,7 +32,7 @@ def in_memory(kernel: Kernel, folder: Path) -> set[str]:
     (folder / "unit.cpp").write_text(kernel.unit, encoding="utf-8")
     options = [option for option in _COMMON if option != "-g1"]
     made = ("-O2", "-fno-sanitize=all", "-S", "-emit-llvm", "unit.cpp", "-o", "unit.ll")
-    command = [*compiler("metal").command, *options, *_FRONT["metal"], *_HERE["metal"], *made]
+    command = [*compiler("metal").command, *options, *_sources("metal"), *_FRONT["metal"], *_HERE["metal"], *made]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     kinds = re.findall(r" = alloca (\[[^\]]*\]|[^,\n]+)", (folder / "unit.ll").read_text("utf-8"))
     assert any("cooperative_tensor" in kind for kind in kinds)

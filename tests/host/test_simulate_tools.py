@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from upstream_patch.errors import MissingTool, UserError
-from upstream_patch.simulate import Kernel, cuda_kernel, library
+from upstream_patch.simulate import Buffer, Kernel, cuda_kernel, library, run
 
 TEXT = 'extern "C" __global__ void k(int* out) {{ out[threadIdx.x] = {value}; }}'
 
@@ -104,6 +106,46 @@ def test_a_cache_that_cannot_be_made_or_written_is_named_with_the_way_out(
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(UserError, match=rf"in {tmp_path}/cache \(No space left on device\): {way_out}$"):
         library.build(fresh("2"))
+
+
+@pytest.mark.needs_simulator
+def test_a_file_where_the_compilers_own_cache_goes_is_named(fresh: Callable[[str], Kernel], tmp_path: Path) -> None:
+    zig = tmp_path / "cache" / "zig"
+    zig.parent.mkdir()
+    zig.write_text("", encoding="utf-8")
+    with pytest.raises(
+        UserError, match=rf"^the simulator cannot keep what it compiles in {zig} \(File exists\): name a"
+    ):
+        library.build(fresh("1"))
+
+
+@pytest.mark.needs_simulator
+@pytest.mark.usefixtures("fresh")
+def test_another_clone_of_the_same_sources_finds_the_same_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names neither, and a fault its line: seen by the compiler's check, by a call of ours, by debug information."""
+    clone = tmp_path / "another clone"
+    shutil.copytree(library.NATIVE, clone)
+    values = {
+        "overflow": "1 << (31 + threadIdx.x / 2)",
+        "divergence": "0; if (threadIdx.x == 3) __syncthreads()",
+        "race": "0; extern __shared__ int s[]; s[0] = threadIdx.x",
+    }
+    kernels = {kind: cuda_kernel("k", {}, TEXT.format(value=value), 64) for kind, value in values.items()}
+    with monkeypatch.context() as there:
+        there.setattr(library, "NATIVE", clone)
+        library._native_text.cache_clear()
+        made = {kind: library.build(kernel) for kind, kernel in kernels.items()}
+    library._native_text.cache_clear()
+    monkeypatch.setattr(library, "_run", lambda *_: pytest.fail("compiled again"))
+    for kind, kernel in kernels.items():
+        assert library.build(kernel) == made[kind]
+        named = [path for path in (clone, library.NATIVE) if str(path).encode() in made[kind].read_bytes()]
+        assert named == [] or library.compiler().family == "gcc"
+        out = Buffer(np.zeros(32, np.int32), output=True)
+        (fault,) = run(kernel, [out], (1, 1, 1), (32, 1, 1), shared_limit=1024).report.faults
+        assert (fault.kind, fault.file, fault.line) == (kind, "k.cu", 1)
 
 
 THREADS = """

@@ -91,20 +91,25 @@ def simulate(
         typer.Option(
             "--full",
             help="For a nightly run: MLX's Metal kernels in the whole cross of format, M, N, tile and layout, ours in "
-            "that of format, M, N and K, CUDA in 20,000 cases.",
+            "that of format, M, N and K, CUDA in 20,000 cases, and every launch whose bits an H200's record holds.",
         ),
     ] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Time and memory a tile, too.")] = False,
     seed: Annotated[int | None, typer.Option(help="Of the covers: another one gives other cases.")] = None,
+    evidence: Evidence = EVIDENCE,
 ) -> None:
     """Run our kernels, and MLX's for Metal, on this machine's CPU, with race, bounds and barrier checks."""
     from upstream_patch.correctness import simulation
     from upstream_patch.terminal import bar
 
     with bar("simulating") as advance:
-        summary = simulation.simulate(print, advance, full=full, seed=seed)
+        summary = simulation.simulate(
+            print, advance, full=full, seed=seed, evidence=existing(evidence) if full else evidence
+        )
     if stats:
         print(summary.per_tile)
+    if summary.bits_said:
+        print(summary.bits_said)
     print(simulation.verdict(summary))
 
 

@@ -9,11 +9,13 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
 from upstream_patch.correctness import (
     cover,
+    device_bits,
     metal_cover,
     metal_plants,
     metal_simulated,
@@ -25,6 +27,7 @@ from upstream_patch.correctness import (
 from upstream_patch.correctness.outcome import Outcome, add
 from upstream_patch.correctness.run import Progress
 from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.records.store import EVIDENCE, Root, load_all
 from upstream_patch.simulate import Kernel, compiler
 from upstream_patch.simulate.library import build
 from upstream_patch.simulate.metal.source import metal_compiler
@@ -65,15 +68,23 @@ class Summary:
     seconds: float
     missing: tuple[str, ...] = ()
     """Fronts that this machine cannot run, each with the reason and the way out."""
+    bits: FrontSummary | None = None
+    """The launches of an H200's record; None where none fits, and in a run that is not full."""
+    bits_said: str = ""
+    """How many were compared with what record, or why none was; empty in a run that is not full."""
 
     @property
     def failures(self) -> tuple[str, ...]:
-        return tuple(line for front in self.fronts for line in front.failures)
+        return tuple(line for part in self._parts for line in part.failures)
+
+    @property
+    def _parts(self) -> tuple[FrontSummary, ...]:
+        return self.fronts if self.bits is None else (*self.fronts, self.bits)
 
     @property
     def detail(self) -> str:
         ran = ", ".join(f"{f.cover.cases} cases ({f.cover.launches} launches) of {f.name}" for f in self.fronts)
-        plants = sum(f.plants.cases for f in self.fronts)
+        plants = sum(part.plants.cases for part in self._parts)
         lacking = "".join(f"; NOT RUN: {reason}" for reason in self.missing)
         return (
             f"{ran} agree with the fp64 reference, with no race, in {self.seconds:.0f} s; {plants} planted faults and "
@@ -84,7 +95,7 @@ class Summary:
     def per_tile(self) -> str:
         """Time and memory of every front, a line each, for --stats."""
         lines = []
-        for front in self.fronts:
+        for front in self._parts:
             took, tiles = front.cover, max(1, front.cover.tiles)
             lines.append(
                 f"{front.name}: {1e3 * took.simulated_seconds / tiles:.2f} ms and "
@@ -130,6 +141,13 @@ def staged_front(full: bool, seed: int | None) -> Front:
     return Front(
         "our Metal kernels", cases, staged_simulated.run_staged_case, staged_plants.find_staged_plants, kernels
     )
+
+
+def bits_front(recorded: device_bits.Recorded) -> Front:
+    """The launches of a record of an H200, and one of them with another checksum."""
+    launches = recorded.launches
+    plant = partial(device_bits.find_changed_bit, launches[0])
+    return Front("the H200's launches", launches, device_bits.run_recorded, plant, device_bits.kernels_of(launches))
 
 
 FRONTS: tuple[Callable[[bool, int | None], Front], ...] = (cuda_front, metal_front, staged_front)
@@ -185,12 +203,17 @@ def simulate(
     full: bool = False,
     seed: int | None = None,
     workers: int | None = None,
+    evidence: Root = EVIDENCE,
 ) -> Summary:
-    """Compile, plant, run; ``say`` gets the first failures, a line each.
+    """Compile, plant, run; ``say`` gets the first failures, a line each. ``full`` compares the bits of an H200's record
+    in ``evidence``, too, if one fits today's kernel.
 
     Raises MissingTool where no front can run, UserError where the sources of one do not lower or compile.
     """
     fronts, missing = _gather(full, seed)
+    recorded = device_bits.newest(load_all(evidence)) if full else None
+    if recorded is not None:
+        fronts.append(bits_front(recorded))
     start = time.perf_counter()
     compile_kernels([kernel for front in fronts for kernel in front.kernels], progress)
     compiled = time.perf_counter() - start
@@ -208,7 +231,15 @@ def simulate(
             FrontSummary(front.name, plants.result(), add([run.result() for of, run in runs if of is front]))
             for front, plants in zip(fronts, planted, strict=True)
         )
-    summary = Summary(summaries, compiled, time.perf_counter() - start, tuple(str(error) for error in missing))
+    bits = None if recorded is None else summaries[-1]
+    summary = Summary(
+        fronts=summaries if bits is None else summaries[:-1],
+        compile_seconds=compiled,
+        seconds=time.perf_counter() - start,
+        missing=tuple(str(error) for error in missing),
+        bits=bits,
+        bits_said=device_bits.said(recorded, bits.cover if bits else Outcome()) if full else "",
+    )
     for failure in summary.failures[:SHOWN]:
         say(failure)
     return summary

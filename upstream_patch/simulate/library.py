@@ -35,11 +35,10 @@ _KERNEL = (
 )
 _FRONT = {
     # No check of each pointer for null and wrapping, a third of the compile time: the access itself shows both.
-    "cuda": ("-std=c++17", f"-I{NATIVE / 'cuda'}"),
+    "cuda": ("-std=c++17",),
     # 16-bit arithmetic rounds after every operation. MLX's own attributes mean nothing here.
     "metal": (
         "-std=c++20",
-        f"-I{NATIVE / 'metal'}",
         "-I.",
         *("-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none"),
         *("-Wno-unknown-attributes", "-Wno-ignored-attributes", "-Wno-pass-failed"),
@@ -55,6 +54,8 @@ _CLANG = (
     *("-mllvm", "-tsan-instrument-func-entry-exit=0"),
     # a read that a write to the same place follows may be one of memory that nobody wrote
     *("-mllvm", "-tsan-instrument-read-before-write=1"),
+    # a check names its file, not where this clone lies
+    "-fsanitize-undefined-strip-path-components=-1",
 )
 _FAMILY = {
     "zig": _CLANG,
@@ -130,7 +131,12 @@ def _run(
 ) -> None:
     """Writes ``output``, a path in ``folder`` or a whole one."""
     # zig keeps what it compiled; its own libraries are worth that, a kernel's object is not
-    zig = {"ZIG_GLOBAL_CACHE_DIR": str(cache_folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
+    shared = cache_folder() / "zig"
+    try:
+        shared.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # zig's own words would be taken for a complaint about the kernel
+        raise _no_cache(error, shared) from error
+    zig = {"ZIG_GLOBAL_CACHE_DIR": str(shared), "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
     try:
         done = subprocess.run(
             [*cxx.command, *options, "-o", str(output)],
@@ -182,6 +188,16 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
+def _sources(front: Front | None = None) -> tuple[str, ...]:
+    """The options that name where this clone's sources lie: of the engine, or of a front.
+
+    They are in no hash, and keep the path out of debug information and __builtin_FILE, so that clones of the same
+    sources share their libraries. (The checks of g++ still name it; of every path only the last part is ever read.)
+    """
+    known = (f"-ffile-prefix-map={NATIVE}=native",)
+    return known if front is None else (*known, f"-I{NATIVE / front}")
+
+
 @cache
 def engine() -> tuple[Path, ...]:
     """The engine's object files, compiled once."""
@@ -192,7 +208,7 @@ def engine() -> tuple[Path, ...]:
         with _Workplace(home) as work:
             quiet = ("-fno-sanitize=all",) if cxx.family != "gcc" else ()
             for source in sources:
-                options = [*_COMMON, *_ENGINE, *quiet, "-c", str(source)]
+                options = [*_COMMON, *_ENGINE, *quiet, *_sources(), "-c", str(source)]
                 _run(cxx, options, work.folder / f"{source.stem}.o", work.folder, "engine")
             work.done()
     return tuple(home / f"{source.stem}.o" for source in sources)
@@ -221,7 +237,8 @@ def build(kernel: Kernel) -> Path:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
             (work.folder / "unit.cpp").write_text(kernel.unit, encoding="utf-8")
-            _run(cxx, [*options, "-c", "unit.cpp"], "unit.o", work.folder, kernel.name, front)
+            # first the front's folder, then the kernel's own files: a stand-in wins
+            _run(cxx, [*_sources(front), *options, "-c", "unit.cpp"], "unit.o", work.folder, kernel.name, front)
             _link(kernel, cxx, work.folder)
             (work.folder / "unit.o").unlink()
             work.done()
@@ -314,8 +331,8 @@ class _Workplace:
             raise _no_cache(error) from error
 
 
-def _no_cache(error: OSError) -> UserError:
+def _no_cache(error: OSError, folder: Path | None = None) -> UserError:
     return UserError(
-        f"the simulator cannot keep what it compiles in {cache_folder()} ({error.strerror or error}): "
+        f"the simulator cannot keep what it compiles in {folder or cache_folder()} ({error.strerror or error}): "
         f"name a folder that can be written in {CACHE_VARIABLE}"
     )
