@@ -15,7 +15,9 @@ from upstream_patch import kernels, recording
 from upstream_patch.contribution import STAGES, Context, Outcome, Result, Stage, contribution, run_chain, show_summary
 from upstream_patch.correctness import cover as covering
 from upstream_patch.correctness import metal_cover as metal_covering
+from upstream_patch.correctness import metal_plants, simulated, staged_plants
 from upstream_patch.correctness import staged_cover as staged_covering
+from upstream_patch.correctness.outcome import Outcome as Simulated
 from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.machine import Gpu
 from upstream_patch.problem import Problem
@@ -140,6 +142,18 @@ def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metal_covering, "metal_cover", lambda full, seed: metal)
     ours = staged_covering.staged_cover()[:2]
     monkeypatch.setattr(staged_covering, "staged_cover", lambda full, seed: ours)
+    # planted faults have tests of their own
+    for module, find, needed in (
+        (simulated, "find_plants", "_mutants"),
+        (metal_plants, "find_metal_plants", "kernels"),
+        (staged_plants, "find_staged_plants", "kernels"),
+    ):
+        monkeypatch.setattr(module, find, no_plants)
+        monkeypatch.setattr(module, needed, lambda: iter(()))
+
+
+def no_plants() -> Simulated:
+    return Simulated(cases=1, launches=1)
 
 
 def no_gpu() -> None:
@@ -164,8 +178,8 @@ def test_without_a_gpu_it_ends_with_the_draft_and_says_what_was_not_run(
     assert outcomes["build"].startswith("ran here")
     assert outcomes["correctness"].split()[:4] == ["skipped", "no", "CUDA", "GPU"]
     assert outcomes["bench"].split()[:4] == ["skipped", "no", "CUDA", "GPU"]
-    simulated = " ".join(outcomes["simulate"].split())
-    assert simulated.startswith("ran here 3 cases (9 launches) of the CUDA kernel, 2 cases (6 launches)")
+    of_simulate = " ".join(outcomes["simulate"].split())
+    assert of_simulate.startswith("ran here 3 cases (6 launches) of the CUDA kernel, 2 cases (6 launches)")
     assert outcomes["draft issue"].startswith("ran here")
     assert outcomes["draft pr"].startswith("ran here")
     not_run = summary.partition("Nobody has run this yet")[2]

@@ -125,10 +125,10 @@ def test_margins_are_poison() -> None:
 
 def test_every_quantization_of_the_matrix_has_a_right_reference() -> None:
     seen = set()
-    for case in matrix():
+    for case in sorted(matrix(), key=lambda case: case.problem.m * case.problem.n * case.problem.k):
         p = case.problem
         key = (p.bits, p.group_size, p.mode, p.dtype, case.form, p.batch > 1 and p.layout)
-        if key in seen or p.m > 1000:
+        if key in seen or p.m * p.batch > 1000:
             continue
         seen.add(key)
         assert complaints(run_case(replace(case, route="other"), StockTwice(), repeats=1), 1) == []
@@ -231,7 +231,7 @@ def one_of_each() -> list[Case]:
     """The smallest case of every name, form, mode, distribution, layout and dtype of the matrix."""
     kinds: dict[tuple[str, ...], Case] = {}
     for case in sorted(matrix(), key=lambda c: c.problem.m * c.problem.n * c.problem.k, reverse=True):
-        if case.problem.m < 1000:
+        if case.problem.m * case.problem.batch < 1000:
             p = case.problem
             kinds[case.name, case.form, p.mode, case.distribution, p.layout, p.dtype, str(p.batch > 1)] = case
     return list(kinds.values())
@@ -242,7 +242,7 @@ def test_the_real_arms(monkeypatch: pytest.MonkeyPatch, skip_last: bool) -> None
     stand_in = Ops(skip_last)
     monkeypatch.setitem(sys.modules, "upstream_patch.ops", stand_in)
     monkeypatch.setattr(upstream_patch, "ops", stand_in, raising=False)
-    cases = one_of_each()
+    cases = one_of_each()[:: 3 if skip_last else 1]
     for case in cases:
         found = complaints(run_case(case, MlxArms(), repeats=2), 2)
         if skip_last and case.route == "small_m":
@@ -250,6 +250,6 @@ def test_the_real_arms(monkeypatch: pytest.MonkeyPatch, skip_last: bool) -> None
         else:
             assert found == [], case.id
     hooked = sum(case.route == "small_m" for case in cases)
-    assert len([fill for fill in stand_in.fills if fill is not None and np.isnan(fill)]) == hooked > 40
+    assert len([fill for fill in stand_in.fills if fill is not None and np.isnan(fill)]) == hooked > 20
     with pytest.raises(MissingTool, match="no CUDA GPU"):
         run_matrix()
