@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from upstream_patch.contribution.chain import Context, Outcome, Result, Stage
 from upstream_patch.errors import MissingTool, UserError
@@ -135,10 +138,35 @@ def _profile(context: Context) -> Stored:
 
 
 def _decode(context: Context) -> Stored:
-    from upstream_patch.measure.decode.shapes import BATCHES, SHAPES
-    from upstream_patch.recording import record_decode
+    """The verb, in a process of its own: MLX reads its graph limits once, and this process's are the benchmark's."""
+    from upstream_patch.measure.decode.lm import lm
+    from upstream_patch.measure.graphs import as_given
+    from upstream_patch.recording import require_cuda
 
-    return record_decode(context.command, tuple(SHAPES), BATCHES, context.evidence, out=context.out)
+    require_cuda()
+    lm("_version")
+    verb = ["-m", "upstream_patch", "decode", "--evidence", str(context.evidence), "--out", str(context.out)]
+    last = ""
+    with subprocess.Popen(
+        [sys.executable, *verb], env=as_given(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None and child.stderr is not None
+        try:
+            for line in child.stderr:
+                sys.stderr.write(line)
+                last = line.strip() or last
+            said = child.stdout.read().strip()
+        except BaseException:
+            child.terminate()  # it keeps what was measured
+            raise
+    last = last.removeprefix("error: ")
+    if child.returncode == MissingTool.exit_code:
+        what, _, fix = last.partition(": ")
+        raise MissingTool(what, fix)
+    if child.returncode != 0:
+        raise UserError(last or f"it ended with code {child.returncode} and no word")
+    detail, _, path = said.rpartition("\n")[2].rpartition(": ")
+    return Stored(Path(path), detail)
 
 
 def _verify(context: Context) -> Result:

@@ -16,8 +16,8 @@ def one_graph_a_sample() -> None:
     """Raise MLX's limits for this process, unless the caller's environment sets its own. MLX reads them when it first
     uses the GPU, so this comes before that.
 
-    They hold for whatever else the process does on the GPU, so for every stage of the main job: when work is submitted
-    changes, not what is computed.
+    They hold for whatever else the process does on the GPU, so for every stage of the main job that is no process of
+    its own: when work is submitted changes, not what is computed.
     """
     for name, value in LIMITS.items():
         if name not in os.environ:
