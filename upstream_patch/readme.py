@@ -212,9 +212,10 @@ def _wheel(facts: dict[str, Fact]) -> str:
         f" Decode by a program that knows nothing of us, each way in a process of its own, ms a step, stock / "
         f"`install()` / host code: {said}."
     )
+    of = "" if cases == planned else f" (of {planned:,.0f})"
     return (
-        f"The series' host code in the released library: {passed:,.0f} of {cases:,.0f} cases (of {planned:,.0f} of the "
-        f"matrix) are `install()`'s bits, in at most {slowest:.2f} of its device time.{decoded if said else ''}"
+        f"The series' host code in the released library: {passed:,.0f} of {cases:,.0f} cases{of} of the default matrix "
+        f"that our kernel takes are `install()`'s bits, in at most {slowest:.2f} of its device time.{decoded if said else ''}"
     )
 
 

@@ -167,6 +167,10 @@ def test_the_stock_route_may_be_as_bad_as_stock_and_our_kernel_may_not() -> None
     assert not judge(reference + 1.3 * (stock - reference), False).passed
     nothing = check(problem, 0 * stock, reference, 0 * stock, magnitude=inputs.magnitude(), our_kernel=False)
     assert not nothing.passed and nothing.norm_error == nothing.stock_norm_error == 1
+    for lost in (np.nan, np.inf):
+        same = np.where(np.arange(problem.n) % 2, stock, lost)
+        found = check(problem, same, reference, same, magnitude=inputs.magnitude(), our_kernel=False)
+        assert found.bound.startswith("NaN or Inf out of place")
     one_off = stock.copy()
     one_off[3, 200] += 4 * np.abs(stock - reference).max()
     assert "element past" in judge(one_off, False).bound

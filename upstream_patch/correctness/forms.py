@@ -148,14 +148,17 @@ def operands(case: Case, inputs: Inputs) -> Operands:
 
 
 def one_row(full: Operands, inputs: Inputs, m: int) -> Operands:
-    """Row m alone (of each entry of a batch), contiguous, against the very same weights."""
+    """Row m alone (of each entry of a batch), contiguous, against the very same weights: those expanded with stride 0,
+    as they were before."""
     import mlx.core as mx
 
     p = full.case.problem
     alone = p.model_copy(update={"m": 1})
     x = _array(_x_of(inputs.x[m :: p.m], alone), p.dtype)
-    if full.case.form in ("w_batched", "w_broadcast"):
+    if full.case.form == "w_batched":
         x = mx.broadcast_to(x, (2, 1, p.k))
+    elif full.case.form == "w_broadcast":
+        return Operands(full.case, x, *(None if each is None else each[0] for each in (full.w, full.scales, full.biases)))
     return Operands(full.case, x, full.w, full.scales, full.biases)
 
 

@@ -39,7 +39,8 @@ def run_two_launches(case: SimCase) -> Outcome:
 
 
 def run_sim_case(case: SimCase, schedules: int = 2, alone: bool = True) -> Outcome:
-    """Three launches: two schedules with two fills of shared memory, and one row alone. Never raises for a fault."""
+    """A launch, the same in another schedule over another fill of shared memory, and one row alone, as asked for. Never
+    raises for a fault."""
     problem = case.problem
     inputs = make_inputs(problem, case.seed, case.distribution)
     failures: list[str] = []
