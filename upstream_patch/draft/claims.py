@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from upstream_patch.draft import boasts, prose, stating
-from upstream_patch.draft.comparing import Comparison, compare, rival
+from upstream_patch.draft import boasts, prose, rivals, stating
+from upstream_patch.draft.comparing import Comparison, compare, rival, spans
 from upstream_patch.draft.devices import Devices
 from upstream_patch.draft.numbers import COUNTED, Number
 from upstream_patch.draft.prose import Sentence
@@ -17,6 +17,7 @@ from upstream_patch.records.facts import Fact
 
 _NOWHERE = Number(0, 0, "", "", 0.0, 0.0)
 _UNITLESS = ("norm", "ulp")
+_SPEED = ("us", "ratio", "percent", "tokens/s", "GB/s", "TFLOP/s")
 _ERROR = re.compile(r"\b(?:errors?|norm|ulps?|accura\w+|deviat\w+|differ\w+|tolerance)\b", re.IGNORECASE)
 _ACROSS = re.compile(r"\b(?:than|as|over|versus|vs\.?|against)\s+(?:on\s+)?(?:an?\s+|the\s+)?$", re.IGNORECASE)
 
@@ -116,13 +117,13 @@ class _Judge:
             for one, number in zip(judged, self.reading.numbers, strict=True)
         )
         if not (self.sentence.pins and (borne or self._shown())):
-            yield from self._boasts(bool(borne), counted, said=bool(judged))
+            yield from self._boasts(bool(borne), counted)
         yield from self._devices()
 
     def _number(self, number: Number) -> Remark | Match:
         scope = self.reading.scope(number)
         text = self.sentence.text
-        told = compare(text, self.reading.clause(number.start))
+        told = compare(text, self.reading.clause(number.start), self.reading.reach(number.start))
         told = replace(told, arm=told.arm or self.reading.moved(number))
         pinned = [one for one in stating.pinned(self.sentence.pins, self.known, told) if one.unit == number.unit]
         if not pinned and self._across(number):
@@ -130,6 +131,9 @@ class _Judge:
             return self._remark(number.start, number.words, what)
         if number.unit in ("ratio", "percent") and (name := rival(text, number.start)):
             return self._remark(number.start, number.words, f"is over {name}, of which this draft has no fact")
+        if not pinned and number.unit in _SPEED and (name := self._beside(number.start)):
+            what = f"stands beside {name}, of which this draft has no fact: say whose it is, or pin the fact"
+            return self._remark(number.start, number.words, what)
         about = self.reading.whole(number)
         if pinned and not any(one.quotient or stating.bears(one.fact, about, told) for one in pinned):
             what = "is pinned to a fact of another problem or arm than it is said of"
@@ -199,6 +203,17 @@ class _Judge:
             return one.fact.id.rpartition(".")[2] in COUNTED[number.noun]
         return one.unit == number.unit
 
+    def _beside(self, place: int) -> str:
+        """The other library or kernel that the clause there, or what it is compared with, names; empty without one."""
+        start, end = self.reading.clause(place)[0], self.reading.reach(place)
+        arms = [span for *span, _ in spans(self.sentence.text)]
+        found = (
+            one
+            for one in rivals.names(self.reading.named)
+            if start <= one.start() < end and not any(first < one.end() and one.start() < last for first, last in arms)
+        )
+        return next((one.group() for one in found), "")
+
     def _across(self, number: Number) -> bool:
         """Whether a ratio is of one device to another."""
         return number.unit in ("ratio", "percent") and any(
@@ -208,7 +223,7 @@ class _Judge:
             for one in self.reading.mentions
         )
 
-    def _boasts(self, borne: bool, counted: bool, said: bool) -> Iterator[Remark | Match]:
+    def _boasts(self, borne: bool, counted: bool) -> Iterator[Remark | Match]:
         text = self.sentence.text
         what = "stands beside no number that a fact has: give the number, or name M and pin the fact"
         if not borne:
@@ -218,16 +233,18 @@ class _Judge:
             yield self._remark(
                 match.start(), match.group(), "is said of all: say of which, and pin the fact that shows it"
             )
-        compared = boasts.COMPARED.search(text)
-        if compared and not (borne or said or absolute) and boasts.stated(text):
-            yield self._verdicts(compared)
+        for match in [] if absolute or not boasts.stated(text) else boasts.COMPARED.finditer(text):
+            start, end = self.reading.clause(match.start())[0], self.reading.reach(match.start())
+            if not any(start <= number.start < end for number in self.reading.numbers):
+                yield self._verdicts(match)
 
     def _verdicts(self, match: re.Match[str]) -> Remark | Match:
         """A comparison without a number, against the verdicts of all the problems that it is said of."""
         number = Number(*match.span(), match.group(), "", 0.0, 0.0)
-        scope, told = self.reading.scope(number), compare(self.sentence.text, self.reading.clause(match.start()))
+        text, clause, reach = self.sentence.text, self.reading.clause(match.start()), self.reading.reach(match.start())
+        scope, told = self.reading.scope(number), compare(text, clause, reach)
         hosts = {self.reading.devices.host(name) for name in scope.devices}
-        if name := rival(self.sentence.text, match.start()):
+        if name := rival(text, match.start()) or self._beside(match.start()):
             return self._remark(match.start(), match.group(), f"is over {name}, of which this draft has no fact")
         if not scope.named or not told.direction:
             what = "is a comparison without a number: give it, or say at which M and K x N"

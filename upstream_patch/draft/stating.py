@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from upstream_patch.draft.comparing import Comparison
+from upstream_patch.draft.mentions import plain
 from upstream_patch.draft.numbers import Number
-from upstream_patch.draft.reading import SHAPED, Scope, plain
+from upstream_patch.draft.reading import SHAPED, Scope
 from upstream_patch.problem import Problem, parse_problem
 from upstream_patch.records.facts import Fact
 
