@@ -10,7 +10,8 @@ EXTREME = re.compile(
     r"|blazing(?:ly)?|state[- ]of[- ]the[- ]art|saturat\w+|speed of light|peak(?!\smemory)|roofline|significant(?:ly)?"
     r"|substantial(?:ly)?"
     r"|considerabl[ey]|dramatic(?:ally)?|vast(?:ly)?|huge(?:ly)?|massive(?:ly)?|tremendous(?:ly)?|enormous(?:ly)?"
-    r"|negligible"
+    r"|negligible|unrivall?ed|unparallel\w+|second to none|no other (?:\w+ ){0,2}comes? (?:close|near)"
+    r"|(?:memory|bandwidth|DRAM|HBM|full|line|peak) (?:speed|limits?|ceiling)|bandwidth[- ]limited"
     r"|(?:much|far|way|a lot) (?:faster|slower|better))\b",
     re.IGNORECASE,
 )
@@ -18,7 +19,10 @@ EXTREME = re.compile(
 ABSOLUTE = re.compile(
     r"\b(?:always|never|everywhere|across the board|(?:in|for|on|at) (?:all|any|every) (?:cases?|shapes?|sizes?"
     r"|devices?|GPUs?)"
-    r"|all (?:shapes|sizes|devices|GPUs|cases)|(?:any|every) (?:shape|size|device|GPU|case|card|batch size)"
+    r"|all (?:shapes|sizes|devices|GPUs|cases)"
+    r"|(?:any|every) (?:shape|size|device|GPU|case|card|batch size|M\b|model|layer|format|problem)"
+    r"|bit[- ](?:identical|exact|for[- ]bit)|bitwise|errors? (?:is|are|of) (?:zero|0(?![.\d])|nil)|error[- ]free"
+    r"|(?:is|are|comes?|nearly|almost|practically) free(?= (?:on|at|in|with|for)\b|\W*$)"
     r"|(?:no|zero|any|without(?: any)?)[- ](?:regressions?|overhead|slow-?downs?|cost|loss(?:es)?)"
     r"|regression[- ]free|no slower"
     r"|(?:than|of) (?:any|all|every)(?:thing)?(?: other)?|free of charge|(?:for|comes) free|lossless|guarantee\w*)\b",
@@ -27,10 +31,14 @@ ABSOLUTE = re.compile(
 """Said of everything: only a pinned fact, or a count of all, bears it out."""
 COMPARED = re.compile(
     r"\b(?:faster|slower|quicker|outperform\w*|outpac\w*|surpass\w*|beats?|speeds? up|sped up|speed-?ups?|slow-?downs?"
-    r"|regress(?:es|ed|ions?)?)\b",
+    r"|regress(?:es|ed|ions?)?|wins?|won"
+    r"|costs? (?:the same|no more|nothing)|(?:no|not) (?:more|longer|slower) than|as fast as|on par with|level with"
+    r"|(?:takes?|needs?|has|have|at|in) the same (?:time|speed|cost|latency|throughput))\b",
     re.IGNORECASE,
 )
 """A comparison, which needs a number, or a verdict of the problems that it is said of."""
+EQUAL = re.compile(r"\b(?:same|no|not|nothing|as fast as|on par|level)\b", re.IGNORECASE)
+"""In such a comparison: neither is the faster one."""
 _NOT_SAID = re.compile(
     r"\b(?:would|could|should|may|might|can|expect\w*|predict\w*|forecast\w*|hope\w*|want\w*|plan\w*|intend\w*"
     r"|aim\w*|goal"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from upstream_patch.draft import boasts, prose, rivals, stating
-from upstream_patch.draft.comparing import Comparison, compare, rival, spans
+from upstream_patch.draft.comparing import Comparison, compare, of_another, rival, spans
 from upstream_patch.draft.devices import Devices
 from upstream_patch.draft.numbers import COUNTED, Number
 from upstream_patch.draft.prose import Sentence
@@ -246,7 +246,8 @@ class _Judge:
         hosts = {self.reading.devices.host(name) for name in scope.devices}
         if name := rival(text, match.start()) or self._beside(match.start()):
             return self._remark(match.start(), match.group(), f"is over {name}, of which this draft has no fact")
-        if not scope.named or not told.direction:
+        equal = bool(boasts.EQUAL.search(match.group())) and not told.direction and of_another(text)
+        if not scope.named or not (told.direction or equal):
             what = "is a comparison without a number: give it, or say at which M and K x N"
             return self._remark(match.start(), match.group(), what)
         found = [
@@ -254,7 +255,7 @@ class _Judge:
             for one in stating.verdicts(self.facts, scope, told)
             if (not hosts or one.host in hosts) and not one.stale
         ]
-        wanted = "FASTER" if told.direction > 0 else "SLOWER"
+        wanted = "SAME" if equal else "FASTER" if told.direction > 0 else "SLOWER"
         if wrong := [one for one in found if one.value != wanted]:
             shown = f"{wrong[0].id} = {wrong[0].value}"
             return self._remark(match.start(), match.group(), "is not so of all that it is said of", shown)

@@ -53,7 +53,7 @@ _QUANTITY = rf"(?:\s?(?:to|->|\u2192|/)\s?[\d.,]*\d)?[\s-]?(?:{UNIT})(?![\w/])"
 _BARE = rf"\b(?![.,]\d)(?!{_QUANTITY})"
 """What follows a number of a name: with a unit of its own, or of the number it goes to, it is a claim."""
 _MODEL = re.compile(
-    r"\b(?:llama|gemma|qwen|mistral|phi|mixtral|deepseek|lfm|d1(?=-))[\w.-]*"
+    r"\b(?:llama(?!\.cpp)|gemma|qwen|mistral|phi|mixtral|deepseek|lfm|d1(?=-))[\w.-]*"
     rf"(?:\s\d+(?:\.\d+)*{_BARE})?(?:[\s-]\d+(?:\.\d+)?[bB]\b)?",
     re.IGNORECASE,
 )

@@ -25,6 +25,9 @@ _HEADING = re.compile(
     r"^[ \t]*(?:>[ \t]*)*(?P<hashes>#{1,6})[ \t][^\n]*$|^[^\n]+\n[ \t]*(?:=+|-+)[ \t]*$", re.MULTILINE
 )
 _QUANTITY = re.compile(rf"\s*[~<>\u2248]?\s*[\d.,]*\d\s?(?:{UNIT})\s*")
+_BARE = re.compile(r"\s*[~<>\u2248]?\s*[\d.,]*\d\s*")
+_UNIT = re.compile(rf"[\s-]?(?:{UNIT})(?![\w/])")
+_SIZE = re.compile(r"\s*(?:[BKMN]\s?(?:=|<=?|>=?)\s?\d[\d,]*|\d[\d,]*\s?[x\u00d7]\s?\d[\d,]*)\s*")
 _LINK = re.compile(
     r"\]\([ \t]*<?[^)\s>]*>?|\]\[[^\]\n]*\]|^[ \t]*\[[^\]\n^][^\]\n]*\]:[ \t]*\S+|<?https?://[^\s>)]+>?", re.MULTILINE
 )
@@ -94,7 +97,8 @@ def _blocks(text: str) -> list[Span]:
 def _code(text: str, *, quantities: bool = False) -> list[Span]:
     """Fenced and indented code, and what stands between backticks: quoted output and names, no claim of the person.
 
-    With ``quantities`` a mere number with its unit between backticks is none: it is a claim in another type.
+    With ``quantities`` a mere number with its unit, or a size, between backticks is none: it is a claim in another
+    type, or says of what one is.
     """
     starts = [0]
     for part in text.splitlines(keepends=True):
@@ -107,7 +111,8 @@ def _code(text: str, *, quantities: bool = False) -> list[Span]:
     ]
     inline = re.compile(r"(?<![`\\])(`+)(?!`)([^\n]+?)(?<!`)\1(?!`)")
     for match in inline.finditer(text):
-        if quantities and _QUANTITY.fullmatch(match[2]):
+        bare = _BARE.fullmatch(match[2]) and _UNIT.match(text, match.end())
+        if quantities and (bare or _QUANTITY.fullmatch(match[2]) or _SIZE.fullmatch(match[2])):
             fences += [match.span(1), (match.end(2), match.end())]
         else:
             fences.append(match.span())

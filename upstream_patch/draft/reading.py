@@ -14,9 +14,9 @@ from upstream_patch.draft.mentions import ONE, Mention, integer, settled
 from upstream_patch.draft.numbers import UNIT, Number, numbers
 
 _BREAK = re.compile(
-    r"[;\u2014]|,(?!\d)|\s[-\u2013]+\s|\b(?:and|but|or|while|whereas|where|versus|vs\.?|against|compared|than"
+    r"[:;\u2014]|,(?!\d)|\s[-\u2013]+\s|\b(?:and|but|or|while|whereas|where|versus|vs\.?|against|compared|than"
     r"|instead|rather"
-    r"|yet|although|though|from|to|after|before)\b|[()|]|->|\u2192",
+    r"|yet|although|though|from|(?<!up\s)to|after|before)\b|[()|]|->|\u2192",
     re.IGNORECASE,
 )
 _JOINED = re.compile(r"\s*(?:,|/|&|and|or|as well as|,\s*and)\s*(?:(?:on|both|an?|the)\s+)*", re.IGNORECASE)
@@ -95,6 +95,9 @@ class Reading:
     def _cuts(self, match: re.Match[str]) -> bool:
         """What is in brackets belongs to what is before them, unless both have a number; ``before`` and ``after``
         behind a number to that."""
+        if match.group() == ":":
+            ahead = max((text.end() for text in re.finditer(r"[,;.]\s", self.text[: match.start()])), default=0)
+            return any(ahead <= one.start < match.start() for one in self.numbers)
         if match.group().lower() in ("before", "after"):
             return not any(place == match.start() for place, _, _ in comparing.spans(self.text))
         if match.group() not in "()":
@@ -213,7 +216,8 @@ class Reading:
         """Of a number's own clause, or else of the nearest one before it, or else after it."""
         mine = [one for one in self.mentions if one.kind in kinds]
         at = self.clauses.index(self.clause(number.start))
-        for start, end in (*self.clauses[at::-1], *self.clauses[at + 1 :]):
+        reached = [span for span in self.clauses[at + 1 :] if span[0] < self.reach(number.start)]
+        for start, end in (self.clauses[at], *reached, *self.clauses[:at][::-1], *self.clauses[at + 1 :]):
             if found := [one for one in mine if start <= one.start < end]:
                 return found
         return []
