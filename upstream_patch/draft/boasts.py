@@ -17,11 +17,13 @@ EXTREME = re.compile(
 )
 """Borne out by a number beside it."""
 ABSOLUTE = re.compile(
-    r"\b(?:always|never|everywhere|across the board|(?:in|for|on|at) (?:all|any|every) (?:cases?|shapes?|sizes?"
+    r"\b(?:always|never(?!\s(?:\w+\s)?(?:run|ran|measured|tested|tried|timed|seen)\b)"
+    r"|everywhere|across the board|(?:in|for|on|at) (?:all|any|every) (?:cases?|shapes?|sizes?"
     r"|devices?|GPUs?)"
     r"|all (?:shapes|sizes|devices|GPUs|cases)"
     r"|(?:any|every) (?:shape|size|device|GPU|case|card|batch size|M\b|model|layer|format|problem)"
     r"|bit[- ](?:identical|exact|for[- ]bit)|bitwise|errors? (?:is|are|of) (?:zero|0(?![.\d])|nil)|error[- ]free"
+    r"|no (?:\w+ )?(?:tests?|cases?|rows?|shapes?) (?:fails?|regress\w*|differs?)|(?:spills? nothing|no spills?)"
     r"|(?:is|are|comes?|nearly|almost|practically) free(?= (?:on|at|in|with|for)\b|\W*$)"
     r"|(?:no|zero|any|without(?: any)?)[- ](?:regressions?|overhead|slow-?downs?|cost|loss(?:es)?)"
     r"|regression[- ]free|no slower"

@@ -19,6 +19,22 @@ _NOWHERE = Number(0, 0, "", "", 0.0, 0.0)
 _UNITLESS = ("norm", "ulp")
 _SPEED = ("us", "ratio", "percent", "tokens/s", "GB/s", "TFLOP/s")
 _ERROR = re.compile(r"\b(?:errors?|norm|ulps?|accura\w+|deviat\w+|differ\w+|tolerance)\b", re.IGNORECASE)
+_ALL = re.compile(
+    r"\b(?:both|each|every|all)\s(?:(?!of\b)\w+\s)?(?:models?|shapes?|sizes?|layers?|formats?|dtypes?|widths?|projections?"
+    r"|matmuls?)\b",
+    re.IGNORECASE,
+)
+_SAVED = re.compile(
+    r"\b(?:sav(?:es?|ed|ing)|shav(?:es?|ed|ing)|(?:cuts?|drops?|falls?|fell|reduc\w+|grow\w*|faster|slower|longer|shorter)\sby)"
+    r"\s(?:about\s|over\s|some\s|nearly\s|~)?$",
+    re.IGNORECASE,
+)
+_LESS = re.compile(
+    r"\s(?:less|more(?!\sthan\s\d)|faster|slower|longer|shorter|extra|saved|per\srow|a\srow|each\srow)\b", re.IGNORECASE
+)
+_STATISTIC = re.compile(
+    r"\bpercentile|\bp9\d\b|\bworst[- ]case|\b(?:an?|the|on|in)\s(?:mean|average|minimum|maximum)\b", re.IGNORECASE
+)
 _ACROSS = re.compile(r"\b(?:than|as|over|versus|vs\.?|against)\s+(?:on\s+)?(?:an?\s+|the\s+)?$", re.IGNORECASE)
 
 
@@ -131,6 +147,8 @@ class _Judge:
             return self._remark(number.start, number.words, what)
         if number.unit in ("ratio", "percent") and (name := rival(text, number.start)):
             return self._remark(number.start, number.words, f"is over {name}, of which this draft has no fact")
+        if not pinned and (what := self._derived(number)):
+            return self._remark(number.start, number.words, what)
         if not pinned and number.unit in _SPEED and (name := self._beside(number.start)):
             what = f"stands beside {name}, of which this draft has no fact: say whose it is, or pin the fact"
             return self._remark(number.start, number.words, what)
@@ -171,6 +189,11 @@ class _Judge:
                 return self._remark(number.start, number.words, what, _show(sound[0]))
             if scope.each and not (number.bound or self.sentence.pins) and (other := stating.uneven(sound, here)):
                 return self._remark(number.start, number.words, "is not so at each M that is named", _show(other))
+            if not number.bound and not self.sentence.pins:
+                if _ALL.search(self._clause(number)) and (other := stating.of_one(sound, here)):
+                    return self._remark(number.start, number.words, "is not so of all that it is said of", _show(other))
+                if "model" not in scope.sizes and (other := stating.other_model(sound, here)):
+                    return self._remark(number.start, number.words, "is of one model: name it", _show(other))
             return Match(self.sentence.line_of(number.start), number.words, tuple(_show(one) for one in sound))
         if hits:
             fact = hits[0].fact
@@ -202,6 +225,20 @@ class _Judge:
         if number.noun and one.unit == "count":
             return one.fact.id.rpartition(".")[2] in COUNTED[number.noun]
         return one.unit == number.unit
+
+    def _clause(self, number: Number) -> str:
+        return self.sentence.text[slice(*self.reading.clause(number.start))]
+
+    def _derived(self, number: Number) -> str:
+        """Why a time is none that was measured: a difference, a part, or another statistic; empty where it may be."""
+        text = self.sentence.text
+        if number.unit != "us":
+            return ""
+        if _SAVED.search(text[: number.start]) or _LESS.match(text, number.end):
+            return "is a difference, or of a part: give both times, or pin the fact that it is"
+        if _STATISTIC.search(self._clause(number)):
+            return "is no median, as the facts are: say it of the median, or pin the fact"
+        return ""
 
     def _beside(self, place: int) -> str:
         """The other library or kernel that the clause there, or what it is compared with, names; empty without one."""

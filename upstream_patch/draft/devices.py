@@ -32,9 +32,10 @@ _NAME = "|".join(
 _BROAD = (
     r"(?<![Tt]his\s)(?<![Tt]he\s)(?<![Mm]y\s)"  # of a machine that the text has named
     r"(?:(?:NVIDIA|Apple|AMD|Intel)\s(?:GPUs|cards)|Apple\s[Ss]ilicon|Macs?(?!\w))"
-    r"|(?i:all|every|any|each|most|many|other|both|several|various|different|older|newer|smaller|bigger|cheaper"
+    r"|(?i:all|every|any|each|most|many|other|both|several|various|different|older|newer|smaller|bigger|cheaper|recent|modern|current|newest|latest"
     r"|supported|consumer|laptop|desktop|workstation|gaming|data[- ]?cent(?:er|re)|server|mobile)"
     r"\s(?:(?:of\s)?\w+\s){0,2}?(?:cards?|GPUs?|devices?|accelerators?|chips?)(?!\w)"
+    r"|(?:GPUs|cards)(?!\w)"
 )
 """Of many machines, or of one that is not named: a number that is said of them is of none that was run."""
 _COUNT = (
@@ -50,6 +51,7 @@ _MADE = (
 )
 """Behind a count and a name, what is counted: two H200 runs are of one H200."""
 _TAIL = r"(?:[\s-](?:NVL\d*|SXM\d?|PCIe|MIG|Ti|Super|\d+\s?GB))*"
+_KIND = r"(?:\s(?:GPU|card|machine|device|chip|board)s?(?!\w))?"
 _LIKE = r"(?:[\s-](?:class|like|level|type|series|family|generation)\b)?"
 
 
@@ -67,7 +69,7 @@ class Devices:
         """Hosts that facts are of."""
         whole = "|".join(re.escape(name) for name in sorted(named, key=len, reverse=True))
         vendor = r"(?:NVIDIA\s|Apple\s|AMD\s|Intel\s)?"
-        name = rf"(?:(?:{_BROAD})(?!\s(?:Studio|mini|Pro))|{vendor}(?:{_NAME})|(?i:{whole})){_TAIL}{_LIKE}s?"
+        name = rf"(?:(?:{_BROAD})(?!\s(?:Studio|mini|Pro))|{vendor}(?:{_NAME})|(?i:{whole})){_TAIL}{_LIKE}s?{_KIND}"
         many = rf"{_COUNT}{name}(?![\w%])(?!{_MADE})|{name}{_COUNTED}"
         self._pattern = re.compile(rf"(?<![\w.])(?:{many}|{name})(?![\w%])")
 
@@ -76,7 +78,7 @@ class Devices:
 
     def host(self, name: str) -> str | None:
         """The host whose facts are about it; None for every other device, and for a class of them."""
-        return self._hosts.get(_plain(re.sub(r"^1\s?[x\u00d7]\s?", "", name)))
+        return self._hosts.get(_plain(re.sub(rf"^1\s?[x\u00d7]\s?|{_KIND}$", "", name)))
 
     @staticmethod
     def broad(name: str) -> bool:

@@ -22,6 +22,7 @@ _BREAK = re.compile(
 _JOINED = re.compile(r"\s*(?:,|/|&|and|or|as well as|,\s*and)\s*(?:(?:on|both|an?|the)\s+)*", re.IGNORECASE)
 _FROM = re.compile(r"\bfrom\s(?:about\s|~|some\s)?$", re.IGNORECASE)
 _TO = re.compile(rf"\s*(?:{UNIT})?\s*(?:to|down to|up to)\s(?:about\s|~|some\s|only\s|just\s)?", re.IGNORECASE)
+_BECOMES = re.compile(rf"\s*(?:{UNIT})?,?\s*(?:becom\w+|became|turns?\sinto|->|\u2192)\s*", re.IGNORECASE)
 _INSTEAD = re.compile(
     rf"\s*(?:{UNIT})?,?\s*(?:instead\sof|rather\sthan|against|down\sfrom|vs\.?|versus)\s*", re.IGNORECASE
 )
@@ -165,7 +166,8 @@ class Reading:
             if one.unit != then.unit or number not in (one, then):
                 continue
             between = self.text[one.end : then.start]
-            if _FROM.search(self.text[: one.start]) and _TO.fullmatch(between) and not comparing.of_another(self.text):
+            moves = (_FROM.search(self.text[: one.start]) and _TO.fullmatch(between)) or _BECOMES.fullmatch(between)
+            if moves and not comparing.of_another(self.text):
                 return "stock" if number == one else "ours"
             if _INSTEAD.fullmatch(between):
                 told = [comparing.compare(self.text, self.clause(each.start)) for each in (one, then)]

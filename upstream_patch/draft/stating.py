@@ -29,6 +29,7 @@ _NEEDS = (
     ("folded", re.compile(r"[._](?:over_)?folded(?:[._]|$)")),
     ("kernels", re.compile(r"\.(?:\w+_)?(?:matmul|trace)[._]")),
     ("generator", re.compile(r"_generator_")),
+    ("packed", re.compile(r"\.packed_bytes$")),
     ("host", re.compile(r"^decode\..*_host_ms$")),
 )
 """What a fact is of that its text must speak of, by its id."""
@@ -48,6 +49,8 @@ _WORDS: Mapping[str, re.Pattern[str]] = {
         "folded": r"\bfold\w*|\bbatched call|\bone call\b",
         "kernels": r"\b(?:matmuls?|matri\w+|multiplications?|projections?|linear layers?|GEMMs?|kernels?|trac\w+"
         r"|profil\w+|launch\w*|spen[dt]\w*)\b",
+        "packed": r"\b(?:pack\w*|stored?|hold\w*|size|large)\b",
+        "probed": r"\b(?:probe\w*|floor|empty)\b",
         "generator": r"\b(?:generat\w+|mlx[-_]lm|whole loop)\b",
         "whole": r"\b(?:end[- ]to[- ]end|e2e|whole[- ]model|full[- ]model)\b",
         "delivery": r"\b(?:runtime|deliver\w*)\b",
@@ -177,6 +180,8 @@ def fits(fact: Fact, scope: Scope, told: Comparison, words: frozenset[str]) -> b
     place = _place(fact.id)
     if place.problem is not None and "whole" in words:
         return False
+    if scope.named and fact.id.startswith(("probe.", "record.")) and "probed" not in words:
+        return False
     return place.needs <= words and bears(fact, scope, told)
 
 
@@ -208,6 +213,8 @@ def _of(place: _Place, scope: Scope) -> bool:
     if problem is None:
         return True
     if "tokens" in sizes and not sizes.keys() & {"m", *SHAPED}:
+        return False
+    if sizes.keys() & {"batch", "model"} and not sizes.keys() & {"m", *SHAPED}:
         return False
     rows = sizes.get("m", sizes.get("batch"))
     if rows is not None and problem.m not in rows:
@@ -246,6 +253,26 @@ def uneven(hits: Sequence[Known], others: Sequence[Known]) -> Known | None:
         if found is None:
             return None
     return found
+
+
+def of_one(hits: Sequence[Known], others: Sequence[Known]) -> Known | None:
+    """A fact of another problem or model than any hit, of the kind of each: it is so of some only."""
+    found = None
+    for kind in {_place(hit.fact.id).kind for hit in hits}:
+        there = {hit.fact.id for hit in hits}
+        alike = (one for one in others if _place(one.fact.id).kind == kind)
+        found = next((one for one in alike if one.fact.id not in there), None)
+        if found is None:
+            return None
+    return found
+
+
+def other_model(hits: Sequence[Known], others: Sequence[Known]) -> Known | None:
+    """A fact of a decode of another model than the hits are of; None where they are of all, or of none."""
+    models = {_place(hit.fact.id).model for hit in hits}
+    return (
+        None if "" in models else next((one for one in others if _place(one.fact.id).model not in {*models, ""}), None)
+    )
 
 
 def _rows(one: Known) -> int | None:
