@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from upstream_patch.draft.commands import EVIDENCE as EVIDENCE
+from upstream_patch.draft.commands import OUT as OUT
+from upstream_patch.draft.commands import folders as folders
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,8 +32,6 @@ Suite = Annotated[
         help="Problems: small-m, formats, formats-full, models, boundary, smoke (seconds), or request-metal (M5)."
     ),
 ]
-EVIDENCE = Path("evidence")
-OUT = Path("out")
 SUITE = "small-m"
 CONTRIBUTION = "cuda"
 
@@ -38,12 +39,6 @@ CONTRIBUTION = "cuda"
 def command_line() -> str:
     """This command as a record keeps it: the verb and its options, no paths of this machine."""
     return shlex.join(["python", "-m", "upstream_patch", *sys.argv[1:]])
-
-
-def folders(out: Path, evidence: Path = EVIDENCE) -> str:
-    """The options of a next command, where a person named other folders than the usual ones."""
-    named = (("--out", out, OUT), ("--evidence", evidence, EVIDENCE))
-    return "".join(f" {option} {shlex.quote(str(path))}" for option, path, usual in named if path != usual)
 
 
 def existing(path: Path, *, folder: bool = True) -> Path:

@@ -97,8 +97,8 @@ class Reading:
         """What is in brackets belongs to what is before them, unless both have a number; ``before`` and ``after``
         behind a number to that."""
         if match.group() == ":":
-            ahead = max((text.end() for text in re.finditer(r"[,;.]\s", self.text[: match.start()])), default=0)
-            return any(ahead <= one.start < match.start() for one in self.numbers)
+            since = max((stop.end() for stop in re.finditer(r"[,;.]\s", self.text[: match.start()])), default=0)
+            return any(since <= one.start < match.start() for one in self.numbers)
         if match.group().lower() in ("before", "after"):
             return not any(place == match.start() for place, _, _ in comparing.spans(self.text))
         if match.group() not in "()":

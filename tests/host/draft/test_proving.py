@@ -54,6 +54,8 @@ def mlx(tmp_path: Path) -> Repository:
     style = {".clang-format": "BasedOnStyle: x\n", ".pre-commit-config.yaml": HOOKS}
     repository.commit({**watched, **standin(CHANGES), **style}, "base")
     repository.git("tag", "v0.32.4")
+    repository.git("remote", "add", "origin", "https://github.com/ml-explore/mlx.git")
+    repository.git("symbolic-ref", "refs/remotes/origin/main", "refs/heads/main")  # always fetched
     return repository
 
 

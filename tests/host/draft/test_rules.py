@@ -41,7 +41,9 @@ def mlx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GIT_COMMITTER_DATE", NOW.isoformat())
     folder = tmp_path / "mlx"
     folder.mkdir()
-    git(folder, "init", "-q")
+    git(folder, "init", "-q", "--initial-branch=main")
+    git(folder, "remote", "add", "upstream", "git@github.com:ml-explore/mlx.git")
+    git(folder, "symbolic-ref", "refs/remotes/upstream/main", "refs/heads/main")  # always fetched
     stands = {place.file: "Text.\n" for rule in rules.rules().rules for place in rule.stands if place.commit}
     kept = {path: text for path, text in stands.items() if path not in ("CONTRIBUTING.md", BUG)}
     marks = {"mlx/version.h": "", "mlx/primitives.h": "", ".pre-commit-config.yaml": "repos:\n"}
