@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from upstream_patch.draft.commands import EVIDENCE as EVIDENCE
-from upstream_patch.draft.commands import OUT as OUT
-from upstream_patch.draft.commands import folders as folders
+from upstream_patch.draft import commands
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,6 +30,7 @@ Suite = Annotated[
         help="Problems: small-m, formats, formats-full, models, boundary, smoke (seconds), or request-metal (M5)."
     ),
 ]
+EVIDENCE, OUT, folders = commands.EVIDENCE, commands.OUT, commands.folders
 SUITE = "small-m"
 CONTRIBUTION = "cuda"
 

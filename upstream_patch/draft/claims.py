@@ -271,8 +271,11 @@ class _Judge:
                 match.start(), match.group(), "is said of all: say of which, and pin the fact that shows it"
             )
         for match in [] if absolute or not boasts.stated(text) else boasts.COMPARED.finditer(text):
-            start, end = self.reading.clause(match.start())[0], self.reading.reach(match.start())
-            if not any(start <= number.start < end for number in self.reading.numbers):
+            (start, end), reach = self.reading.clause(match.start()), self.reading.reach(match.start())
+            if not any(
+                start <= number.start < (reach if number.unit in ("ratio", "percent") else end)
+                for number in self.reading.numbers
+            ):
                 yield self._verdicts(match)
 
     def _verdicts(self, match: re.Match[str]) -> Remark | Match:

@@ -77,7 +77,7 @@ _DIGITS = re.compile(
     rf"(?P<prefix>[x\u00d7])(?P<by>{_AMOUNT})(?!\s*[x\u00d7])"
     r"|(?P<over>\d+\s?[/\u2044]\s?\d+)(?![\d./])(?!\s?(?:" + UNIT + r")(?![\w/]))"
     r"|(?P<vulgar>\d*[\u00bc-\u00be\u2150-\u215e])(?:[\s-]?(?P<vulgar_unit>" + UNIT + r")(?![\w/]))?"
-    rf"|(?P<amount>{_AMOUNT})(?:[\s-]?(?P<unit>{UNIT})(?![\w/])|(?:\s[a-z][\w-]*){{0,2}}[\s-](?P<noun>{_NOUN})(?:e?s)?\b)?)"
+    rf"|(?P<amount>{_AMOUNT})(?:(?:-|\s{{0,2}})(?P<unit>{UNIT})(?![\w/])|(?:\s[a-z][\w-]*){{0,2}}[\s-](?P<noun>{_NOUN})(?:e?s)?\b)?)"
 )
 _SPELLED = re.compile(
     rf"(?<![\w-])(?:(?:a|an)\s)?(?P<word>{SPELLED})[\s-]?(?P<unit>times|fold|percent|per cent|x)\b"

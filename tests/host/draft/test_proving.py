@@ -177,7 +177,7 @@ def test_every_gate_opens_by_its_own_way_out(
 
     here.status("pr")
     fixes = red()
-    build, drift = "nox -s build -- --mlx PATH", "nox -s drift -- --mlx PATH"
+    build, drift = "nox -s build -- --mlx PATH", f"nox -s drift -- --mlx PATH{here.where}"
     evidence = ("benchmarks", "tests", "unaffected", "formatting", "base")
     assert {name: fixes[name] for name in evidence} == dict(
         zip(evidence, (build, build, build, drift, drift), strict=True)

@@ -118,6 +118,16 @@ def test_a_clone_that_nobody_fetched_opens_nothing(mlx: Path, tmp_path: Path) ->
     assert rules.judge(tmp_path, day_before)[0] is True
 
 
+def test_a_folder_without_a_remote_of_upstream_opens_nothing(mlx: Path, tmp_path: Path) -> None:
+    git(mlx, "remote", "remove", "upstream")
+    read = word(list(rules.refresh(tmp_path, mlx, now=NOW)))
+    said = list(rules.refresh(tmp_path, mlx, read, now=NOW))
+    lacks = "no remote of the clone is ml-explore/mlx, so nobody can know whether its HEAD is upstream's: git -C"
+    assert said[1].startswith(f"the gate `rules` stays red: {lacks} ")
+    ok, why = rules.judge(tmp_path, NOW)
+    assert not ok and why.startswith(lacks)
+
+
 def test_what_is_not_committed_does_not_count(mlx: Path, tmp_path: Path) -> None:
     before = word(list(rules.refresh(tmp_path, mlx, now=NOW)))
     (mlx / "CONTRIBUTING.md").write_text("anything\n")

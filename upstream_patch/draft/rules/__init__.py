@@ -182,7 +182,10 @@ def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
 
 
 def _watched(path: Path) -> tuple[str, datetime, str, dict[str, str]]:
-    """HEAD, when it was committed, why it is not known to be upstream's, and the text of every watched file in it; what is not committed does not count."""
+    """HEAD, when it was committed, why it is not known to be upstream's, and the text of every watched file in it.
+
+    What is not committed does not count.
+    """
     checkout = open_checkout(path)
     read = checkout.reader()
     names = checkout.git("-c", "core.quotePath=off", "ls-tree", "-r", "--name-only", "HEAD").splitlines()
