@@ -12,6 +12,7 @@ EXTREME = re.compile(
     r"|considerabl[ey]|dramatic(?:ally)?|vast(?:ly)?|huge(?:ly)?|massive(?:ly)?|tremendous(?:ly)?|enormous(?:ly)?"
     r"|negligible|unrivall?ed|unparallel\w+|second to none|no other (?:\w+ ){0,2}comes? (?:close|near)"
     r"|(?:memory|bandwidth|DRAM|HBM|full|line|peak) (?:speed|limits?|ceiling)|bandwidth[- ]limited"
+    r"|(?:of|under|within|below|in) (?:an?|one) (?:milli|micro)?second|sub-?(?:milli|micro)second"
     r"|(?:much|far|way|a lot) (?:faster|slower|better))\b",
     re.IGNORECASE,
 )
@@ -33,7 +34,8 @@ ABSOLUTE = re.compile(
 """Said of everything: only a pinned fact, or a count of all, bears it out."""
 COMPARED = re.compile(
     r"\b(?:faster|slower|quicker|outperform\w*|outpac\w*|surpass\w*|beats?|speeds? up|sped up|speed-?ups?|slow-?downs?"
-    r"|regress(?:es|ed|ions?)?|wins?|won"
+    r"|regress(?:es|ed|ions?)?|wins?|won|competitive|rivals(?= \w)"
+    r"|match(?:es|ing)(?= (?:the )?(?:[\w-]+ )?(?:kernels?|performance|speed|stock|PyTorch)\b)|keeps? up with"
     r"|costs? (?:the same|no more|nothing)|(?:no|not) (?:more|longer|slower) than|as fast as|on par with|level with"
     r"|(?:takes?|needs?|has|have|at|in) the same (?:time|speed|cost|latency|throughput))\b",
     re.IGNORECASE,
@@ -45,6 +47,10 @@ _NOT_SAID = re.compile(
     r"\b(?:would|could|should|may|might|can|expect\w*|predict\w*|forecast\w*|hope\w*|want\w*|plan\w*|intend\w*"
     r"|aim\w*|goal"
     r"|if|whether|please|will|ask\w*|offer\w*|suggest\w*|propos\w*|to (?:be|make|get|become|run|see))\b|\?",
+    re.IGNORECASE,
+)
+_INVENTORY = re.compile(
+    r"(?:(?:in|for|on|at) )?(?:all|any|every) (?:M|(?:shape|size|model|layer|format|problem|case|batch size)s?)",
     re.IGNORECASE,
 )
 _POINTS = re.compile(r"\b(?:tables?|below|above|columns?|lists?|listed|see|records?|script|verdicts?)\b", re.IGNORECASE)
@@ -77,6 +83,11 @@ _BEHAVES = re.compile(
 def stated(text: str) -> bool:
     """Whether a sentence says that something is so: no wish, forecast, question, or pointer to a table."""
     return not (_NOT_SAID.search(text) or _POINTS.search(text))
+
+
+def listed(text: str, match: re.Match[str]) -> bool:
+    """Whether what is said of all is only that a table, or a test, has it."""
+    return bool(_POINTS.search(text) and _INVENTORY.fullmatch(match.group()) and not COMPARED.search(text))
 
 
 def unseen(text: str, after: Sequence[str] = ()) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from upstream_patch.draft import boasts, prose, rivals, stating
-from upstream_patch.draft.comparing import Comparison, compare, of_another, rival, spans
+from upstream_patch.draft.comparing import Comparison, against, compare, of_another, rival, spans
 from upstream_patch.draft.devices import Devices
 from upstream_patch.draft.numbers import COUNTED, Number
 from upstream_patch.draft.prose import Sentence
@@ -244,12 +244,15 @@ class _Judge:
         """The other library or kernel that the clause there, or what it is compared with, names; empty without one."""
         start, end = self.reading.clause(place)[0], self.reading.reach(place)
         arms = [span for *span, _ in spans(self.sentence.text)]
-        found = (
+        found = [
             one
             for one in rivals.names(self.reading.named)
-            if start <= one.start() < end and not any(first < one.end() and one.start() < last for first, last in arms)
-        )
-        return next((one.group() for one in found), "")
+            if not any(first < one.end() and one.start() < last for first, last in arms)
+        ]
+        here = [one for one in found if start <= one.start() < end]
+        if not here and not compare(self.sentence.text, (start, end)).other:
+            here = [one for one in found if against(self.sentence.text, one.start())]
+        return next((one.group() for one in here), "")
 
     def _across(self, number: Number) -> bool:
         """Whether a ratio is of one device to another."""
@@ -265,7 +268,7 @@ class _Judge:
         what = "stands beside no number that a fact has: give the number, or name M and pin the fact"
         if not borne:
             yield from (self._remark(match.start(), match.group(), what) for match in boasts.EXTREME.finditer(text))
-        absolute = [] if counted else list(boasts.ABSOLUTE.finditer(text))
+        absolute = [] if counted else [one for one in boasts.ABSOLUTE.finditer(text) if not boasts.listed(text, one)]
         for match in absolute:
             yield self._remark(
                 match.start(), match.group(), "is said of all: say of which, and pin the fact that shows it"

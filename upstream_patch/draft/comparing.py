@@ -30,7 +30,7 @@ _ARMS: Mapping[str, str] = {
     rf"|on\smain|main\sbranch|(?:before|without)\s{_THE}|qmv|(?:main|upstream){_TAKES}"
     rf"|{_NEXT_TO}(?:main|upstream)(?!\s(?:memory|loop))|(?:before|old){_VALUE}|(?:old|existing){_CODE}",
     "folded": r"folded|folding(?:\salone)?",
-    "peer": r"PyTorch(?:'s)?|torch|tinygemm|prepacked",
+    "peer": r"PyTorch(?:'s)?|torch(?!\.compile)|tinygemm|prepacked",
 }
 _TRAILING = re.compile(
     rf"\d\s?(?:{UNIT})\s?(?:\(|\s)(?:(?P<ours>after|new|patched)|(?P<stock>before|old|unpatched))"
@@ -126,9 +126,14 @@ def contrasts(text: str, start: int) -> bool:
 def rival(text: str, start: int) -> str:
     """The library without a fact that what stands at ``start`` is compared with; empty where it is none."""
     for match in rivals.LIBRARY.finditer(text, start):
-        if _BEHIND.search(text[: match.start()]):
+        if against(text, match.start()):
             return "" if _objects(text[start : match.start()]) else match.group()
     return ""
+
+
+def against(text: str, start: int) -> bool:
+    """Whether what stands there is what another is compared with."""
+    return bool(_BEHIND.search(text[:start]))
 
 
 def of_another(text: str) -> bool:

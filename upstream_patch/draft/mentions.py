@@ -81,7 +81,7 @@ _SETTLED = tuple(
         r"\b(?:step|section|figure|fig\.|table|lines?|option|point|part|item|page|chapter|issue|PR|pull request"
         r"|layer|axis"
         rf"|rule|appendix|note|tile|phase)\s#?\d+(?:\.\d+)*{_BARE}",
-        r"\b\d+(?:st|nd|rd|th)\b|\b[1-4]-?D\b",
+        r"(?<![.,\d])\d{1,3}[\s-]bytes?\b|\b\d+(?:st|nd|rd|th)\b|\b[1-4]-?D\b",
         r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b",
         r"(?<!\w)(?:[A-Z]|\d+)\s*[x\u00d7]\s*[A-Z](?!\w)|(?<!\w)[A-Z]\s*[x\u00d7]\s*\d+(?!\.?\d)",
         r"^\s*(?:>\s*)*(?:[-*+]\s+)?(?:#+\s+)?(?:\d+(?:\.\d+)*[.)](?:\s|$)|\d+\.\d+\s(?!(?:" + UNIT + r")(?![\w/])"

@@ -7,7 +7,8 @@ import re
 _LIBRARIES = (
     r"cuBLAS(?:Lt)?|cuDNN|CUTLASS|vLLM|SGLang|Marlin|Machete|llama\.cpp|ggml|ollama|TensorRT(?:-LLM)?|ExLlama\w*"
     r"|bitsandbytes|Triton|JAX|FlashInfer|AWQ|GPTQ\w*|HQQ|AutoGPTQ|LMDeploy|TurboMind|MLC(?:-LLM)?|tinygrad|TVM|IREE"
-    r"|ONNX(?:\sRuntime)?|OpenVINO|DeepSpeed|ThunderKittens|TileLang|candle|burn|gemlite|ktransformers|CoreML"
+    r"|ONNX(?:\sRuntime)?|OpenVINO|DeepSpeed|ThunderKittens|TileLang|candle|burn|gemlite|ktransformers|CoreML|torch\.compile"
+    r"|torchao|(?:NVIDIA|AMD|Intel|Apple)'s\s(?:own\s)?(?:\w+\s){0,2}(?:GEMMs?|kernels?|librar(?:y|ies)|matmuls?)"
 )
 LIBRARY = re.compile(rf"(?<![\w/.#-])(?:{_LIBRARIES})(?![\w/])", re.IGNORECASE)
 _NAME = re.compile(r"(?<![\w./#@\u2019'-])[A-Za-z][\w+-]*(?:\.[A-Za-z]\w*)*(?![\w/])")
