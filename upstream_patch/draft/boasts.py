@@ -12,6 +12,8 @@ EXTREME = re.compile(
     r"|considerabl[ey]|dramatic(?:ally)?|vast(?:ly)?|huge(?:ly)?|massive(?:ly)?|tremendous(?:ly)?|enormous(?:ly)?"
     r"|negligible|unrivall?ed|unparallel\w+|second to none|no other (?:\w+ ){0,2}comes? (?:close|near)"
     r"|(?:memory|bandwidth|DRAM|HBM|full|line|peak) (?:speed|limits?|ceiling)|bandwidth[- ]limited"
+    r"|(?:stay\w*|remain\w*|keep\w*|nearly|almost|is|are) (?:flat|constant)"
+    r"|(?:not|n't) depend on (?:M|B|the (?:batch|number))|(?:grow\w*|scal\w+|ris\w+) linearly"
     r"|(?:of|under|within|below|in) (?:an?|one) (?:milli|micro)?second|sub-?(?:milli|micro)second"
     r"|(?:much|far|way|a lot) (?:faster|slower|better))\b",
     re.IGNORECASE,

@@ -19,6 +19,7 @@ _NOWHERE = Number(0, 0, "", "", 0.0, 0.0)
 _UNITLESS = ("norm", "ulp")
 _SPEED = ("us", "ratio", "percent", "tokens/s", "GB/s", "TFLOP/s")
 _ERROR = re.compile(r"\b(?:errors?|norm|ulps?|accura\w+|deviat\w+|differ\w+|tolerance)\b", re.IGNORECASE)
+_IT = re.compile(r"\s*(?:It|This|That|They|Here)\b")
 _ALL = re.compile(
     r"\b(?:both|each|every|all)\s(?:(?!of\b)\w+\s)?(?:models?|shapes?|sizes?|layers?|formats?|dtypes?|widths?|projections?"
     r"|matmuls?)\b",
@@ -89,7 +90,7 @@ def judge(text: str, facts: Sequence[Fact], device: str = "") -> list[Remark | M
     devices = Devices(facts)
     base: Context = {"device": (device,)} if device else {}
     sections: list[tuple[int, Context, str]] = [(0, base, "")]
-    before, heard = base, ""
+    before, heard, subject = base, "", ""
     found: list[Remark | Match] = []
     for sentence in prose.sentences(text):
         if sentence.opens:
@@ -97,10 +98,12 @@ def judge(text: str, facts: Sequence[Fact], device: str = "") -> list[Remark | M
         if sentence.level:
             sections = [one for one in sections if one[0] < sentence.level] or sections[:1]
         if sentence.first or sentence.opens or sentence.level:
-            before, heard = sections[-1][1], sections[-1][2]
+            before, heard, subject = sections[-1][1], sections[-1][2], ""
         heard = f"{heard}\n{sentence.text}"
         reading = Reading(sentence.text, devices, before)
-        found += _Judge(sentence, reading, heard, facts, known).remarks()
+        subject = subject if _IT.match(sentence.text) else ""
+        found += _Judge(sentence, reading, heard, facts, known, subject).remarks()
+        subject = compare(sentence.text, (0, len(sentence.text))).arm or subject
         before = reading.after()
         if sentence.level:
             sections.append((sentence.level, before, heard))
@@ -117,6 +120,8 @@ class _Judge:
     """It, and what stands before it in its paragraph and in the headings over it."""
     facts: Sequence[Fact]
     known: dict[str, Fact]
+    subject: str
+    """The arm that a pronoun at its begin stands for; empty where none does."""
 
     def remarks(self) -> Iterator[Remark | Match]:
         yield from (
@@ -140,7 +145,7 @@ class _Judge:
         scope = self.reading.scope(number)
         text = self.sentence.text
         told = compare(text, self.reading.clause(number.start), self.reading.reach(number.start))
-        told = replace(told, arm=told.arm or self.reading.moved(number))
+        told = replace(told, arm=told.arm or self.reading.moved(number) or self._meant())
         pinned = [one for one in stating.pinned(self.sentence.pins, self.known, told) if one.unit == number.unit]
         if not pinned and self._across(number):
             what = "compares two devices: pin the quotient of their facts, <!-- fact ID / ID -->"
@@ -225,6 +230,10 @@ class _Judge:
         if number.noun and one.unit == "count":
             return one.fact.id.rpartition(".")[2] in COUNTED[number.noun]
         return one.unit == number.unit
+
+    def _meant(self) -> str:
+        """The arm of the sentence before, where this one goes on about it."""
+        return "" if spans(self.sentence.text) else self.subject
 
     def _clause(self, number: Number) -> str:
         return self.sentence.text[slice(*self.reading.clause(number.start))]

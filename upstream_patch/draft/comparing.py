@@ -28,7 +28,7 @@ _ARMS: Mapping[str, str] = {
     "stock": r"stock(?:'s)?|baseline|unpatched|vanilla|MLX's\sown(?:\s\w+)?|(?:today's|released|current|upstream"
     r"|stock)\sMLX"
     rf"|on\smain|main\sbranch|(?:before|without)\s{_THE}|qmv|(?:main|upstream){_TAKES}"
-    rf"|{_NEXT_TO}(?:main|upstream)(?!\s(?:memory|loop))|(?:before|old){_VALUE}|(?:old|existing){_CODE}",
+    rf"|{_NEXT_TO}(?:main|upstream)(?!\s(?:memory|loop))|(?:before|old|previously|formerly|used\sto\s(?:take|need|cost|be|run\sin)){_VALUE}|(?:old|existing){_CODE}",
     "folded": r"folded|folding(?:\salone)?",
     "peer": r"PyTorch(?:'s)?|torch(?!\.compile)|tinygemm|prepacked",
 }

@@ -49,6 +49,12 @@ _NAMES: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("dtype", {"bf16": "bf16", "bfloat16": "bf16", "f16": "f16", "fp16": "f16", "float16": "f16"}),
     ("mode", {"mxfp4": "mxfp4", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}),
 )
+_PART = r"(?![-\s](?:accumulat\w+|sums?|scales?|registers?|references?|results?|partial\w*))"
+_F32 = re.compile(
+    rf"(?<!accumulate\sin\s)(?<!accumulated\sin\s)(?<!accumulates\sin\s)\b(?:f|fp|float)32\b{_PART}", re.I
+)
+_OTHER_MODES = re.compile(rf"\b(?:int8|fp8|fp4|e4m3|e5m2)\b{_PART}", re.I)
+"""Formats of which there is no fact."""
 _QUANTITY = rf"(?:\s?(?:to|->|\u2192|/)\s?[\d.,]*\d)?[\s-]?(?:{UNIT})(?![\w/])"
 _BARE = rf"\b(?![.,]\d)(?!{_QUANTITY})"
 """What follows a number of a name: with a unit of its own, or of the number it goes to, it is a claim."""
@@ -128,6 +134,8 @@ def settled(text: str, devices: Devices) -> tuple[str, str, tuple[Mention, ...]]
     words, found = _blank(words, mine), [*found, *mine]
     for pattern in _SETTLED[8:]:
         words = pattern.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), words)
+    found += [Mention("dtype", frozenset({"f32"}), *match.span()) for match in _F32.finditer(words)]
+    found += [Mention("mode", frozenset({match.group()}), *match.span()) for match in _OTHER_MODES.finditer(words)]
     for kind, names in _NAMES:
         for match in re.finditer(rf"\b(?:{'|'.join(names)})\b", words, re.IGNORECASE):
             found.append(Mention(kind, frozenset({names[match.group().lower()]}), *match.span()))

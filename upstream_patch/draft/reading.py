@@ -16,7 +16,7 @@ from upstream_patch.draft.numbers import UNIT, Number, numbers
 _BREAK = re.compile(
     r"[:;\u2014]|,(?!\d)|\s[-\u2013]+\s|\b(?:and|but|or|while|whereas|where|versus|vs\.?|against|compared|than"
     r"|instead|rather"
-    r"|yet|although|though|from|(?<!up\s)to|after|before)\b|[()|]|->|\u2192",
+    r"|yet|although|though|from|(?<!up\s)(?<!used\s)to|after|before)\b|[()|]|->|\u2192",
     re.IGNORECASE,
 )
 _JOINED = re.compile(r"\s*(?:,|/|&|and|or|as well as|,\s*and)\s*(?:(?:on|both|an?|the)\s+)*", re.IGNORECASE)
@@ -169,6 +169,9 @@ class Reading:
             moves = (_FROM.search(self.text[: one.start]) and _TO.fullmatch(between)) or _BECOMES.fullmatch(between)
             if moves and not comparing.of_another(self.text):
                 return "stock" if number == one else "ours"
+            turned = re.search(r"\bto\s$", self.text[: one.start]) and re.fullmatch(rf"\s*(?:{UNIT})?\sfrom\s", between)
+            if turned and not comparing.of_another(self.text):
+                return "ours" if number == one else "stock"
             if _INSTEAD.fullmatch(between):
                 told = [comparing.compare(self.text, self.clause(each.start)) for each in (one, then)]
                 if told[0].arm in ("", "ours") and not told[1].arm:

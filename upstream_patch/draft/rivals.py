@@ -11,6 +11,13 @@ _LIBRARIES = (
     r"|torchao|(?:NVIDIA|AMD|Intel|Apple)'s\s(?:own\s)?(?:\w+\s){0,2}(?:GEMMs?|kernels?|librar(?:y|ies)|matmuls?)"
 )
 LIBRARY = re.compile(rf"(?<![\w/.#-])(?:{_LIBRARIES})(?![\w/])", re.IGNORECASE)
+_ANOTHER = re.compile(
+    r"(?:\b(?:naive|reference|simple|scalar|generic|default|hand[- ]?written|hand[- ]tuned|other|another|competing)\s"
+    r"(?:\w+\s)?(?:kernel|implementation|version|code|library)|\breference|\bCPU|\bPython|\bMetal|\bdequantiz\w+)"
+    r"(?=\s(?:alone\s|now\s|only\s)?(?:takes?|took|needs?|runs|reaches|gets|decodes|costs)\b|:?\s\d)",
+    re.IGNORECASE,
+)
+"""What is no arm of a measurement, as the one that takes a time."""
 _NAME = re.compile(r"(?<![\w./#@\u2019'-])[A-Za-z][\w+-]*(?:\.[A-Za-z]\w*)*(?![\w/])")
 _KNOWN = re.compile(
     r"mlx|mlxcel|cuda|nvidia|apple|amd|intel|metal|pytorch|torch|aten|[cg]pus?|sms?|l[123]|[ds]ram|v?ram|hbm\d?e?"
@@ -40,7 +47,7 @@ _LIKENED = re.compile(
 
 def names(text: str) -> list[re.Match[str]]:
     """Of other libraries and kernels, in order. Devices and models are blank in ``text`` already."""
-    found = list(LIBRARY.finditer(text))
+    found = [*LIBRARY.finditer(text), *_ANOTHER.finditer(text)]
     for match in _NAME.finditer(text):
         if not any(one.start() < match.end() and match.start() < one.end() for one in found) and _proper(text, match):
             found.append(match)
