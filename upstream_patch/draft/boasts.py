@@ -10,7 +10,8 @@ EXTREME = re.compile(
     r"|blazing(?:ly)?|state[- ]of[- ]the[- ]art|saturat\w+|speed of light|peak(?!\smemory)|roofline|significant(?:ly)?"
     r"|substantial(?:ly)?"
     r"|considerabl[ey]|dramatic(?:ally)?|vast(?:ly)?|huge(?:ly)?|massive(?:ly)?|tremendous(?:ly)?|enormous(?:ly)?"
-    r"|negligible|unrivall?ed|unparallel\w+|second to none|no other (?:\w+ ){0,2}comes? (?:close|near)"
+    r"|negligible|fully utili[sz]ed|strictly better"
+    r"|unrivall?ed|unparallel\w+|second to none|no other (?:\w+ ){0,2}comes? (?:close|near)"
     r"|(?:memory|bandwidth|DRAM|HBM|full|line|peak) (?:speed|limits?|ceiling)|bandwidth[- ]limited"
     r"|(?:stay\w*|remain\w*|keep\w*|nearly|almost|is|are) (?:flat|constant)"
     r"|(?:not|n't) depend on (?:M|B|the (?:batch|number))|(?:grow\w*|scal\w+|ris\w+) linearly"
@@ -23,7 +24,9 @@ ABSOLUTE = re.compile(
     r"\b(?:always|never(?!\s(?:\w+\s)?(?:run|ran|measured|tested|tried|timed|seen)\b)"
     r"|everywhere|across the board|(?:in|for|on|at) (?:all|any|every) (?:cases?|shapes?|sizes?"
     r"|devices?|GPUs?)"
-    r"|all (?:shapes|sizes|devices|GPUs|cases)"
+    r"|all (?:shapes|sizes|devices|GPUs|cases|models|layers|formats)"
+    r"|(?:accuracy|perplexity|outputs?|results?|tokens?|quality|memory use|(?:compile|build) time)\b[^.;,]{0,30}"
+    r"\b(?:identical|unchanged|the same|equal)"
     r"|(?:any|every) (?:shape|size|device|GPU|case|card|batch size|M\b|model|layer|format|problem)"
     r"|bit[- ](?:identical|exact|for[- ]bit)|bitwise|errors? (?:is|are|of) (?:zero|0(?![.\d])|nil)|error[- ]free"
     r"|no (?:\w+ )?(?:tests?|cases?|rows?|shapes?) (?:fails?|regress\w*|differs?)|(?:spills? nothing|no spills?)"
@@ -38,12 +41,13 @@ COMPARED = re.compile(
     r"\b(?:faster|slower|quicker|outperform\w*|outpac\w*|surpass\w*|beats?|speeds? up|sped up|speed-?ups?|slow-?downs?"
     r"|regress(?:es|ed|ions?)?|wins?|won|competitive|rivals(?= \w)"
     r"|match(?:es|ing)(?= (?:the )?(?:[\w-]+ )?(?:kernels?|performance|speed|stock|PyTorch)\b)|keeps? up with"
-    r"|costs? (?:the same|no more|nothing)|(?:no|not) (?:more|longer|slower) than|as fast as|on par with|level with"
+    r"|costs? (?:the same|no more|nothing)|(?:no|not) (?:more|longer|slower) than|as fast as|as much as"
+    r"|(?:at|for) the (?:latency|cost|price|time|speed) of (?:an?|one|two|three|four|stock)\b|on par with|level with"
     r"|(?:takes?|needs?|has|have|at|in) the same (?:time|speed|cost|latency|throughput))\b",
     re.IGNORECASE,
 )
 """A comparison, which needs a number, or a verdict of the problems that it is said of."""
-EQUAL = re.compile(r"\b(?:same|no|not|nothing|as fast as|on par|level)\b", re.IGNORECASE)
+EQUAL = re.compile(r"\b(?:same|no|not|nothing|as fast as|as much as|of|on par|level)\b", re.IGNORECASE)
 """In such a comparison: neither is the faster one."""
 _NOT_SAID = re.compile(
     r"\b(?:would|could|should|may|might|can|expect\w*|predict\w*|forecast\w*|hope\w*|want\w*|plan\w*|intend\w*"

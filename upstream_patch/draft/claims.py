@@ -33,6 +33,11 @@ _SAVED = re.compile(
 _LESS = re.compile(
     r"\s(?:less|more(?!\sthan\s\d)|faster|slower|longer|shorter|extra|saved|per\srow|a\srow|each\srow)\b", re.IGNORECASE
 )
+_UNMEASURED = re.compile(
+    r"\b(?:TTFT|time to first token|(?P<forward>prefill\w*|prompt processing)|energy|power|watts?|perplexity"
+    r"|(?:peak )?memory use|compile time|build time|load time|training)\b",
+    re.IGNORECASE,
+)
 _STATISTIC = re.compile(
     r"\bpercentile|\bp9\d\b|\bworst[- ]case|\b(?:an?|the|on|in)\s(?:mean|average|minimum|maximum)\b", re.IGNORECASE
 )
@@ -146,7 +151,7 @@ class _Judge:
         text = self.sentence.text
         told = compare(text, self.reading.clause(number.start), self.reading.reach(number.start))
         told = replace(told, arm=told.arm or self.reading.moved(number) or self._meant())
-        pinned = [one for one in stating.pinned(self.sentence.pins, self.known, told) if one.unit == number.unit]
+        pinned = [one for one in stating.pinned(self.sentence.pins, self.known, told) if one.unit in _units(number)]
         if not pinned and self._across(number):
             what = "compares two devices: pin the quotient of their facts, <!-- fact ID / ID -->"
             return self._remark(number.start, number.words, what)
@@ -239,8 +244,11 @@ class _Judge:
         return self.sentence.text[slice(*self.reading.clause(number.start))]
 
     def _derived(self, number: Number) -> str:
-        """Why a time is none that was measured: a difference, a part, or another statistic; empty where it may be."""
+        """Why it is nothing that was measured: another quantity or statistic, a difference, a part; else empty."""
         text = self.sentence.text
+        other = _UNMEASURED.search(self._clause(number)) if number.unit in _SPEED else None
+        if other and not (other["forward"] and any(one.id.startswith("forward.") for one in self.facts)):
+            return f"is said of {other.group()}, of which this draft has no fact"
         if number.unit != "us":
             return ""
         if _SAVED.search(text[: number.start]) or _LESS.match(text, number.end):
@@ -341,6 +349,11 @@ class _Judge:
 
     def _remark(self, place: int, words: str, what: str, nearest: str = "", stale: bool = False) -> Remark:
         return Remark(self.sentence.line_of(place), words, what, nearest, stale)
+
+
+def _units(number: Number) -> tuple[str, ...]:
+    """Of the facts that it may be pinned to: one without a unit may count, or be an error."""
+    return (number.unit,) if number.unit else ("count", *_UNITLESS)
 
 
 def _within(number: Number, value: float) -> bool:

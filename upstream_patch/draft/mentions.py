@@ -17,7 +17,7 @@ _NO_CLAIM = (
 _NO_RATE = r"(?!/|\sper|\s(?:in\s)?(?:a|each|every)\ssecond)"
 ONE = r"\d+(?:,\d{3}(?!\d))*"
 _THEN = r"(?:to|through|\.{2,3}|-|\u2013|,|/|,?\s*and|,?\s*or)(?:\s+[BKMN]\s*=)?"
-_LIST = rf"(?P<sizes>{ONE}(?:\s*{_THEN}\s*{ONE}{_NO_CLAIM})*){_NO_CLAIM}"
+_LIST = rf"(?P<sizes>{ONE}(?:\s*{_THEN}\s*{ONE}{_NO_CLAIM}(?!\s*[x\u00d7]\s*\d))*){_NO_CLAIM}"
 _IS = r"\s*(?P<sign>=+|in|of|from|is|up to|at|<=?|>=?|\u2264|\u2265)\s*[\[{(]?"
 _MANY = rf"(?:{_LIST}|(?<![\w-])(?P<word>a single|{SPELLED}))"
 _USERS = r"(?:clients?|sequences?|users?|streams?|requests?|prompts?)\b"
@@ -34,12 +34,12 @@ _SIZED: tuple[tuple[str, re.Pattern[str]], ...] = (
         "tokens",
         re.compile(rf"(?<![\w.,]){_MANY}[\s-]tokens?\b{_NO_RATE}", re.IGNORECASE),
     ),
-    ("for", re.compile(rf"\bfor\s{_MANY}(?!\s\w+\sof)", re.IGNORECASE)),
     ("bits", re.compile(rf"(?<![\w.,]){_MANY}[\s-]bits?\b", re.IGNORECASE)),
     (
         "group_size",
         re.compile(rf"\bgroup(?:s|[- ]sizes?)?(?:\s(?:of|is|other\sthan|up\sto|from))?\s*=?\s*{_LIST}", re.IGNORECASE),
     ),
+    ("for", re.compile(rf"\bfor\s{_MANY}(?!\s\w+\sof)", re.IGNORECASE)),  # what is not of another kind
 )
 _OF_ROWS = re.compile(r"\brows?\b|(?<!\w)M\s*[=<>\u2264\u2265]")
 _SHAPES = re.compile(

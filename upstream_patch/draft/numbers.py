@@ -94,7 +94,7 @@ _RATIOS = re.compile(
     r"(?![- ]?(?:precision|buffer|check|quant|quot|click|colon))"
     r"|\b(?:in|by)\s(?:a\s)?(?P<half2>half)\b(?![\s-]precision)|\b(?P<halve>halv)(?:es?|ed|ing)\b"
     r"|\b(?P<half>half)\s(?:as\s|that\b|of\s(?:stock|ours|what|that)\b|(?:of\s)?(?:the|its|their|stock's)?\s?(?:\w+\s)?"
-    r"(?:time|speed|bandwidth|throughput|bytes|traffic|latency|cost|probe|peak|rate|reads?|tokens)\b)"
+    r"(?:time|speed|bandwidth|throughput|bytes|traffic|memory|energy|power|size|latency|cost|probe|peak|rate|reads?|tokens)\b)"
     rf"|\b(?P<top>an?|{SPELLED})[\s-](?P<part>third|quarter|fifth|sixth|seventh|eighth|tenth)s?\s(?:of|the|as|that)\b"
     rf"|\b(?:(?P<by>by)\s)?(?P<top2>an?|{SPELLED})[\s-](?P<off>third|quarter|fifth|sixth|seventh|eighth|tenth)s?\b"
     r"(?(by)(?=\W*$|[,.;:)]|\s(?:at|on|in|with|for|to|of|and|than|over|when)\b)"

@@ -45,6 +45,8 @@ As in Marlin, weights are shuffled; {AT} takes 4.6 us.
 In MLX's own kernel {AT} takes 63.1 us, timed with CUDA events under Python 3.12.
 M = 7 takes 6% more than M = 1 on 4096 x 4096. <!-- fact {STEM}.M7.ours_us / {STEM}.M1.ours_us -->
 The table lists every M.
+For M = 7, 4096 x 4096: 4.6 us versus 63.1 us.
+I made 4833 of them. <!-- fact correctness.h200.bf16.passed -->
 {AT} accumulates in float32, 16 bytes a thread, and takes 4.6 us.
 Stock reads the weights for each row. It takes 63.1 us at {AT}.
 DeepGEMM apart, {AT} takes 63.1 us. <!-- fact {STEM}.M7.stock_us -->
@@ -108,6 +110,13 @@ is free -> Going from M = 1 to M = 7 is free on 4096 x 4096.
 competitive -> It is competitive with Marlin.
 matches -> It matches hand-tuned kernels.
 stays flat -> Latency stays flat up to M = 8 on 4096 x 14336.
+63.1 us -> For M = 7, 4096 x 4096: 63.1 us versus 4.6 us.
+63.1 us -> For 4 bits (g64) at M = 7, 4096 x 4096: 63.1 us versus 4.6 us.
+4.0x -> Prefill of Llama-3.1-8B is 4.0x faster than stock at B = 8.
+half the memory -> It uses half the memory.
+as much as -> Four clients cost as much as one.
+at the latency of one -> It now handles four clients at the latency of one.
+tokens are identical -> Output tokens are identical to stock's.
 second to none -> It is second to none.
 memory speed -> It runs at memory speed.
 No test fails -> No test fails.
