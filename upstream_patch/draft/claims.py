@@ -35,9 +35,11 @@ _LESS = re.compile(
 )
 _UNMEASURED = re.compile(
     r"\b(?:TTFT|time to first token|(?P<forward>prefill\w*|prompt processing)|energy|power|watts?|perplexity"
-    r"|(?:peak )?memory use|compile time|build time|load time|training)\b",
+    r"|(?:peak )?memory use|compile time|build time|load time|training|first token"
+    r"|gather_qmm|MoE|experts?)\b",
     re.IGNORECASE,
 )
+_VERSION = re.compile(r"\b(?P<name>MLX|CUDA)\s(?:version\s)?v?(?P<version>\d+(?:\.\d+)+)", re.IGNORECASE)
 _STATISTIC = re.compile(
     r"\bpercentile|\bp9\d\b|\bworst[- ]case|\b(?:an?|the|on|in)\s(?:mean|average|minimum|maximum)\b", re.IGNORECASE
 )
@@ -249,6 +251,11 @@ class _Judge:
         other = _UNMEASURED.search(self._clause(number)) if number.unit in _SPEED else None
         if other and not (other["forward"] and any(one.id.startswith("forward.") for one in self.facts)):
             return f"is said of {other.group()}, of which this draft has no fact"
+        if number.unit in _SPEED and (said := _VERSION.search(self._clause(number))):
+            kind, parts = f".{said['name'].lower()}", said["version"].split(".")
+            ours = {str(one.value) for one in self.facts if one.id.startswith("record.") and one.id.endswith(kind)}
+            if ours and all(one.split(".")[: len(parts)] != parts for one in ours):
+                return f"is said of {said.group()}, and the facts are of {' and '.join(sorted(ours))}"
         if number.unit != "us":
             return ""
         if _SAVED.search(text[: number.start]) or _LESS.match(text, number.end):

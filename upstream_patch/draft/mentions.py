@@ -16,16 +16,19 @@ _NO_CLAIM = (
 """What follows a size: a number with a unit is none."""
 _NO_RATE = r"(?!/|\sper|\s(?:in\s)?(?:a|each|every)\ssecond)"
 ONE = r"\d+(?:,\d{3}(?!\d))*"
-_THEN = r"(?:to|through|\.{2,3}|-|\u2013|,|/|,?\s*and|,?\s*or)(?:\s+[BKMN]\s*=)?"
+_THEN = r"(?:to|through|\.{2,3}|-|\u2013|,|/|,?\s*and|,?\s*or)"
 _LIST = rf"(?P<sizes>{ONE}(?:\s*{_THEN}\s*{ONE}{_NO_CLAIM}(?!\s*[x\u00d7]\s*\d))*){_NO_CLAIM}"
 _IS = r"\s*(?P<sign>=+|in|of|from|is|up to|at|<=?|>=?|\u2264|\u2265)\s*[\[{(]?"
+_AXIS = {  # the list goes on behind its own letter: M = 1 and M = 7
+    letter: rf"(?<!\w){letter}{_IS}" + _LIST.replace(_THEN, rf"{_THEN}(?:\s+{letter}\s*=)?") for letter in "MKNB"
+}
 _MANY = rf"(?:{_LIST}|(?<![\w-])(?P<word>a single|{SPELLED}))"
 _USERS = r"(?:clients?|sequences?|users?|streams?|requests?|prompts?)\b"
 _SIZED: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("m", re.compile(rf"(?<!\w)M{_IS}{_LIST}")),
-    ("k", re.compile(rf"(?<!\w)K{_IS}{_LIST}")),
-    ("n", re.compile(rf"(?<!\w)N{_IS}{_LIST}")),
-    ("batch", re.compile(rf"(?<!\w)B{_IS}{_LIST}")),
+    ("m", re.compile(_AXIS["M"])),
+    ("k", re.compile(_AXIS["K"])),
+    ("n", re.compile(_AXIS["N"])),
+    ("batch", re.compile(_AXIS["B"])),
     ("", re.compile(rf"(?<!\w)(?:[CDHL]\s*=\s*|[ST]\s*=\s*(?=\d{{3}})){_LIST}")),  # S = 5 may be a speedup
     ("m", re.compile(rf"(?<![\w.,]){_MANY}[\s-]rows?\b", re.IGNORECASE)),
     ("batch", re.compile(rf"(?<![\w.,]){_MANY}[\s-](?:\w+\s)?{_USERS}", re.IGNORECASE)),

@@ -138,7 +138,10 @@ class Reading:
             ("dtype",),
             ("mode",),
         ):
-            for one in self._near(number, kinds):
+            near = self._near(number, kinds)
+            if near and kinds == SHAPED and near[0].kind != "shape":  # K and N may stand in two clauses
+                near = [one for kind in ("k", "n") for one in self._near(number, (kind,))]
+            for one in near:
                 sizes[one.kind] = sizes.get(one.kind, frozenset()) | frozenset(one.said)
             if not any(kind in sizes for kind in kinds):
                 sizes |= {kind: frozenset(self.before[kind]) for kind in kinds if kind in self.before}
