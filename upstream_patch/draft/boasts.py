@@ -37,6 +37,8 @@ ABSOLUTE = re.compile(
     re.IGNORECASE,
 )
 """Said of everything: only a pinned fact, or a count of all, bears it out."""
+OF_RESULTS = re.compile(r"bit|error|identical|same|equal|unchanged|fail", re.IGNORECASE)
+"""Of ``ABSOLUTE``, what a pinned count of checked results shows."""
 COMPARED = re.compile(
     r"\b(?:faster|slower|quicker|outperform\w*|outpac\w*|surpass\w*|beats?|speeds? up|sped up|speed-?ups?|slow-?downs?"
     r"|regress(?:es|ed|ions?)?|wins?|won|competitive|rivals(?= \w)"

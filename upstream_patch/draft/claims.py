@@ -89,8 +89,12 @@ def judge(text: str, facts: Sequence[Fact], device: str = "") -> list[Remark | M
 
     A number is said of the device, M, K x N, B and format that its clause names, or else the nearest clause, the
     sentences before in its paragraph, the section's heading, and ``device`` (a host) where all of the draft is about
-    one. ``<!-- fact ID -->`` in a sentence narrows its numbers of that unit to that fact, ``<!-- fact ID / ID -->`` to
-    the quotient of two. Code is not read: quoted output is not the person's claim.
+    one. In a table it is of what its column's header says, too, and in a list of what the sentence over it says.
+    ``<!-- fact ID -->`` in a sentence narrows its numbers of that unit to that fact, ``<!-- fact ID / ID -->`` to the
+    quotient of two. Code is not read, but for a number or a size between backticks: quoted output is no claim.
+
+    Where words leave open whose a number is (another name beside it, a difference, one of several models), it is listed
+    rather than passed: a person who knows it to be right pins it.
     """
     known = {fact.id: fact for fact in facts}
     facts = [*facts, *stating.totals(facts)]
@@ -293,7 +297,12 @@ class _Judge:
         if not borne:
             yield from (self._remark(match.start(), match.group(), what) for match in boasts.EXTREME.finditer(text))
         absolute = [] if counted else [one for one in boasts.ABSOLUTE.finditer(text) if not boasts.listed(text, one)]
+        checked = any(
+            name.startswith(("correctness.", "sanitizer.")) for name, _ in self.sentence.pins if name in self.known
+        )
         for match in absolute:
+            if checked and boasts.OF_RESULTS.search(match.group()):
+                continue
             yield self._remark(
                 match.start(), match.group(), "is said of all: say of which, and pin the fact that shows it"
             )
