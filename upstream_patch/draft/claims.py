@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from upstream_patch.draft import boasts, prose, rivals, stating
+from upstream_patch.draft import boasts, prose, rivals, stating, unmeasured
 from upstream_patch.draft.comparing import Comparison, against, compare, of_another, rival, spans
 from upstream_patch.draft.devices import Devices
 from upstream_patch.draft.numbers import COUNTED, Number
@@ -17,31 +17,16 @@ from upstream_patch.records.facts import Fact
 
 _NOWHERE = Number(0, 0, "", "", 0.0, 0.0)
 _UNITLESS = ("norm", "ulp")
-_SPEED = ("us", "ratio", "percent", "tokens/s", "GB/s", "TFLOP/s")
 _ERROR = re.compile(r"\b(?:errors?|norm|ulps?|accura\w+|deviat\w+|differ\w+|tolerance)\b", re.IGNORECASE)
+_LARGEST = re.compile(
+    r"\b(?:largest|biggest|highest|greatest|peak|best)\s(?:gains?|speed-?ups?|factors?|ratios?|improvements?)\b",
+    re.IGNORECASE,
+)
 _IT = re.compile(r"\s*(?:It|This|That|They|Here)\b")
 _ALL = re.compile(
     r"\b(?:both|each|every|all)\s(?:(?!of\b)\w+\s)?(?:models?|shapes?|sizes?|layers?|formats?|dtypes?|widths?|projections?"
     r"|matmuls?)\b",
     re.IGNORECASE,
-)
-_SAVED = re.compile(
-    r"\b(?:sav(?:es?|ed|ing)|shav(?:es?|ed|ing)|(?:cuts?|drops?|falls?|fell|reduc\w+|grow\w*|faster|slower|longer|shorter)\sby)"
-    r"\s(?:about\s|over\s|some\s|nearly\s|~)?$",
-    re.IGNORECASE,
-)
-_LESS = re.compile(
-    r"\s(?:less|more(?!\sthan\s\d)|faster|slower|longer|shorter|extra|saved|per\srow|a\srow|each\srow)\b", re.IGNORECASE
-)
-_UNMEASURED = re.compile(
-    r"\b(?:TTFT|time to first token|(?P<forward>prefill\w*|prompt processing)|energy|power|watts?|perplexity"
-    r"|(?:peak )?memory use|compile time|build time|load time|training|first token"
-    r"|gather_qmm|MoE|experts?)\b",
-    re.IGNORECASE,
-)
-_VERSION = re.compile(r"\b(?P<name>MLX|CUDA)\s(?:version\s)?v?(?P<version>\d+(?:\.\d+)+)", re.IGNORECASE)
-_STATISTIC = re.compile(
-    r"\bpercentile|\bp9\d\b|\bworst[- ]case|\b(?:an?|the|on|in)\s(?:mean|average|minimum|maximum)\b", re.IGNORECASE
 )
 _ACROSS = re.compile(r"\b(?:than|as|over|versus|vs\.?|against)\s+(?:on\s+)?(?:an?\s+|the\s+)?$", re.IGNORECASE)
 
@@ -163,9 +148,9 @@ class _Judge:
             return self._remark(number.start, number.words, what)
         if number.unit in ("ratio", "percent") and (name := rival(text, number.start)):
             return self._remark(number.start, number.words, f"is over {name}, of which this draft has no fact")
-        if not pinned and (what := self._derived(number)):
+        if not pinned and (what := unmeasured.why(text, self._clause(number), number, self.facts)):
             return self._remark(number.start, number.words, what)
-        if not pinned and number.unit in _SPEED and (name := self._beside(number.start)):
+        if not pinned and number.unit in unmeasured.SPEED and (name := self._beside(number.start)):
             what = f"stands beside {name}, of which this draft has no fact: say whose it is, or pin the fact"
             return self._remark(number.start, number.words, what)
         about = self.reading.whole(number)
@@ -205,6 +190,8 @@ class _Judge:
                 return self._remark(number.start, number.words, what, _show(sound[0]))
             if scope.each and not (number.bound or self.sentence.pins) and (other := stating.uneven(sound, here)):
                 return self._remark(number.start, number.words, "is not so at each M that is named", _show(other))
+            if not self.sentence.pins and (most := self._largest(number, told, sound)):
+                return self._remark(number.start, number.words, "is not the largest", _show(most))
             if not number.bound and not self.sentence.pins:
                 if _ALL.search(self._clause(number)) and (other := stating.of_one(sound, here)):
                     return self._remark(number.start, number.words, "is not so of all that it is said of", _show(other))
@@ -249,24 +236,14 @@ class _Judge:
     def _clause(self, number: Number) -> str:
         return self.sentence.text[slice(*self.reading.clause(number.start))]
 
-    def _derived(self, number: Number) -> str:
-        """Why it is nothing that was measured: another quantity or statistic, a difference, a part; else empty."""
-        text = self.sentence.text
-        other = _UNMEASURED.search(self._clause(number)) if number.unit in _SPEED else None
-        if other and not (other["forward"] and any(one.id.startswith("forward.") for one in self.facts)):
-            return f"is said of {other.group()}, of which this draft has no fact"
-        if number.unit in _SPEED and (said := _VERSION.search(self._clause(number))):
-            kind, parts = f".{said['name'].lower()}", said["version"].split(".")
-            ours = {str(one.value) for one in self.facts if one.id.startswith("record.") and one.id.endswith(kind)}
-            if ours and all(one.split(".")[: len(parts)] != parts for one in ours):
-                return f"is said of {said.group()}, and the facts are of {' and '.join(sorted(ours))}"
-        if number.unit != "us":
-            return ""
-        if _SAVED.search(text[: number.start]) or _LESS.match(text, number.end):
-            return "is a difference, or of a part: give both times, or pin the fact that it is"
-        if _STATISTIC.search(self._clause(number)):
-            return "is no median, as the facts are: say it of the median, or pin the fact"
-        return ""
+    def _largest(self, number: Number, told: Comparison, sound: Sequence[Known]) -> Known | None:
+        """A larger ratio of another problem, where it is called the largest gain there is."""
+        if number.unit != "ratio" or not _LARGEST.search(self.sentence.text):
+            return None
+        any_ = Scope((), {})
+        facts = (fact for fact in self.facts if stating.fits(fact, any_, told, stating.spoken(self.heard)))
+        others = [one for fact in facts for one in stating.readings(fact, told) if one.unit == "ratio"]
+        return stating.past(sound, others, replace(number, bound="most"))
 
     def _beside(self, place: int) -> str:
         """The other library or kernel that the clause there, or what it is compared with, names; empty without one."""

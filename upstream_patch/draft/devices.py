@@ -34,8 +34,8 @@ _BROAD = (
     r"(?:(?:NVIDIA|Apple|AMD|Intel)\s(?:GPUs|cards)|Apple\s[Ss]ilicon|Macs?(?!\w))"
     r"|(?i:all|every|any|each|most|many|other|both|several|various|different|older|newer|smaller|bigger|cheaper|recent|modern|current|newest|latest"
     r"|supported|consumer|laptop|desktop|workstation|gaming|data[- ]?cent(?:er|re)|server|mobile)"
-    r"\s(?:(?:of\s)?\w+\s){0,2}?(?:cards?|GPUs?|devices?|accelerators?|chips?)(?!\w)"
-    r"|(?:GPUs|cards)(?!\w)"
+    r"\s(?:(?:of\s)?\w+\s){0,2}?(?:cards?|GPUs?|devices?|machines?|accelerators?|chips?)(?!\w)"
+    r"|(?:GPUs|cards|(?<!thread\s)(?<!block\s)clusters?)(?!\w)"
 )
 """Of many machines, or of one that is not named: a number that is said of them is of none that was run."""
 _COUNT = (

@@ -46,6 +46,7 @@ As in Marlin, weights are shuffled; {AT} takes 4.6 us.
 In MLX's own kernel {AT} takes 63.1 us, timed with CUDA events under Python 3.12.
 M = 7 takes 6% more than M = 1 on 4096 x 4096. <!-- fact {STEM}.M7.ours_us / {STEM}.M1.ours_us -->
 The table lists every M.
+4096 x 128256 at M = 7 is the largest gain, 26.8x.
 Each row is bit-identical to itself alone. <!-- fact correctness.h200.bf16.passed -->
 In MLX 0.32 {AT} takes 63.1 us, since MLX 0.29 as was said.
 For K = 4096 and N = 4096 M = 7 takes 4.6 us.
@@ -120,6 +121,9 @@ stays flat -> Latency stays flat up to M = 8 on 4096 x 14336.
 63.1 us -> In MLX 0.30 {AT} took 63.1 us.
 4.6 us -> gather_qmm takes 4.6 us at {AT}.
 always -> It is always faster. <!-- fact correctness.h200.bf16.passed -->
+13.8x -> {AT} is the largest gain, 13.8x.
+4.6 us -> On every machine I tried {AT} takes 4.6 us.
+4.6 us -> On a cluster {AT} takes 4.6 us.
 4.0x -> Prefill of Llama-3.1-8B is 4.0x faster than stock at B = 8.
 half the memory -> It uses half the memory.
 as much as -> Four clients cost as much as one.
