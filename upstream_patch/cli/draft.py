@@ -99,7 +99,7 @@ def draft_claims(
 ) -> None:
     """List every number, comparison and device in a draft's prose that no fact bears out. Exits 1 when there is one.
 
-    Next: correct them, then `status`.
+    Next: correct them, or put <!-- fact ID --> behind what is right and listed (`facts` has the ids), then `status`.
     """
     from upstream_patch.draft import claims, managed
 

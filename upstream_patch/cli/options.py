@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from upstream_patch.draft import commands
 from upstream_patch.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ Suite = Annotated[
         help="Problems: small-m, formats, formats-full, models, boundary, smoke (seconds), or request-metal (M5)."
     ),
 ]
-EVIDENCE = Path("evidence")
-OUT = Path("out")
+EVIDENCE, OUT, folders = commands.EVIDENCE, commands.OUT, commands.folders
 SUITE = "small-m"
 CONTRIBUTION = "cuda"
 
@@ -38,12 +38,6 @@ CONTRIBUTION = "cuda"
 def command_line() -> str:
     """This command as a record keeps it: the verb and its options, no paths of this machine."""
     return shlex.join(["python", "-m", "upstream_patch", *sys.argv[1:]])
-
-
-def folders(out: Path, evidence: Path = EVIDENCE) -> str:
-    """The options of a next command, where a person named other folders than the usual ones."""
-    named = (("--out", out, OUT), ("--evidence", evidence, EVIDENCE))
-    return "".join(f" {option} {shlex.quote(str(path))}" for option, path, usual in named if path != usual)
 
 
 def existing(path: Path, *, folder: bool = True) -> Path:

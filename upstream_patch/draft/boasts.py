@@ -10,31 +10,55 @@ EXTREME = re.compile(
     r"|blazing(?:ly)?|state[- ]of[- ]the[- ]art|saturat\w+|speed of light|peak(?!\smemory)|roofline|significant(?:ly)?"
     r"|substantial(?:ly)?"
     r"|considerabl[ey]|dramatic(?:ally)?|vast(?:ly)?|huge(?:ly)?|massive(?:ly)?|tremendous(?:ly)?|enormous(?:ly)?"
-    r"|negligible"
+    r"|negligible|fully utili[sz]ed|strictly better"
+    r"|unrivall?ed|unparallel\w+|second to none|no other (?:\w+ ){0,2}comes? (?:close|near)"
+    r"|(?:memory|bandwidth|DRAM|HBM|full|line|peak) (?:speed|limits?|ceiling)|bandwidth[- ]limited"
+    r"|(?:stay\w*|remain\w*|keep\w*|nearly|almost|is|are) (?:flat|constant)"
+    r"|(?:not|n't) depend on (?:M|B|the (?:batch|number))|(?:grow\w*|scal\w+|ris\w+) linearly"
+    r"|(?:of|under|within|below|in) (?:an?|one) (?:milli|micro)?second|sub-?(?:milli|micro)second"
     r"|(?:much|far|way|a lot) (?:faster|slower|better))\b",
     re.IGNORECASE,
 )
 """Borne out by a number beside it."""
 ABSOLUTE = re.compile(
-    r"\b(?:always|never|everywhere|across the board|(?:in|for|on|at) (?:all|any|every) (?:cases?|shapes?|sizes?"
+    r"\b(?:always|never(?!\s(?:\w+\s)?(?:run|ran|measured|tested|tried|timed|seen)\b)"
+    r"|everywhere|across the board|(?:in|for|on|at) (?:all|any|every) (?:cases?|shapes?|sizes?"
     r"|devices?|GPUs?)"
-    r"|all (?:shapes|sizes|devices|GPUs|cases)|(?:any|every) (?:shape|size|device|GPU|case|card|batch size)"
+    r"|all (?:shapes|sizes|devices|GPUs|cases|models|layers|formats)"
+    r"|(?:accuracy|perplexity|outputs?|results?|tokens?|quality|memory use|(?:compile|build) time)\b[^.;,]{0,30}"
+    r"\b(?:identical|unchanged|the same|equal)"
+    r"|(?:any|every) (?:shape|size|device|GPU|case|card|batch size|M\b|model|layer|format|problem)"
+    r"|bit[- ](?:identical|exact|for[- ]bit)|bitwise|errors? (?:is|are|of) (?:zero|0(?![.\d])|nil)|error[- ]free"
+    r"|no (?:\w+ )?(?:tests?|cases?|rows?|shapes?) (?:fails?|regress\w*|differs?)|(?:spills? nothing|no spills?)"
+    r"|(?:is|are|comes?|nearly|almost|practically) free(?= (?:on|at|in|with|for)\b|\W*$)"
     r"|(?:no|zero|any|without(?: any)?)[- ](?:regressions?|overhead|slow-?downs?|cost|loss(?:es)?)"
     r"|regression[- ]free|no slower"
     r"|(?:than|of) (?:any|all|every)(?:thing)?(?: other)?|free of charge|(?:for|comes) free|lossless|guarantee\w*)\b",
     re.IGNORECASE,
 )
 """Said of everything: only a pinned fact, or a count of all, bears it out."""
+OF_RESULTS = re.compile(r"bit|error|identical|same|equal|unchanged|fail", re.IGNORECASE)
+"""Of ``ABSOLUTE``, what a pinned count of checked results shows."""
 COMPARED = re.compile(
     r"\b(?:faster|slower|quicker|outperform\w*|outpac\w*|surpass\w*|beats?|speeds? up|sped up|speed-?ups?|slow-?downs?"
-    r"|regress(?:es|ed|ions?)?)\b",
+    r"|regress(?:es|ed|ions?)?|wins?|won|competitive|rivals(?= \w)"
+    r"|match(?:es|ing)(?= (?:the )?(?:[\w-]+ )?(?:kernels?|performance|speed|stock|PyTorch)\b)|keeps? up with"
+    r"|costs? (?:the same|no more|nothing)|(?:no|not) (?:more|longer|slower) than|as fast as|as much as"
+    r"|(?:at|for) the (?:latency|cost|price|time|speed) of (?:an?|one|two|three|four|stock)\b|on par with|level with"
+    r"|(?:takes?|needs?|has|have|at|in) the same (?:time|speed|cost|latency|throughput))\b",
     re.IGNORECASE,
 )
 """A comparison, which needs a number, or a verdict of the problems that it is said of."""
+EQUAL = re.compile(r"\b(?:same|no|not|nothing|as fast as|as much as|of|on par|level)\b", re.IGNORECASE)
+"""In such a comparison: neither is the faster one."""
 _NOT_SAID = re.compile(
     r"\b(?:would|could|should|may|might|can|expect\w*|predict\w*|forecast\w*|hope\w*|want\w*|plan\w*|intend\w*"
     r"|aim\w*|goal"
     r"|if|whether|please|will|ask\w*|offer\w*|suggest\w*|propos\w*|to (?:be|make|get|become|run|see))\b|\?",
+    re.IGNORECASE,
+)
+_INVENTORY = re.compile(
+    r"(?:(?:in|for|on|at) )?(?:all|any|every) (?:M|(?:shape|size|model|layer|format|problem|case|batch size)s?)",
     re.IGNORECASE,
 )
 _POINTS = re.compile(r"\b(?:tables?|below|above|columns?|lists?|listed|see|records?|script|verdicts?)\b", re.IGNORECASE)
@@ -67,6 +91,11 @@ _BEHAVES = re.compile(
 def stated(text: str) -> bool:
     """Whether a sentence says that something is so: no wish, forecast, question, or pointer to a table."""
     return not (_NOT_SAID.search(text) or _POINTS.search(text))
+
+
+def listed(text: str, match: re.Match[str]) -> bool:
+    """Whether what is said of all is only that a table, or a test, has it."""
+    return bool(_POINTS.search(text) and _INVENTORY.fullmatch(match.group()) and not COMPARED.search(text))
 
 
 def unseen(text: str, after: Sequence[str] = ()) -> bool:

@@ -86,7 +86,7 @@ def unaffected(proof: SeriesProof, about: Contribution) -> Finding:
 
 def formatting(look: Look) -> Finding:
     found = inputs.read(look.work, look.key("upstream"), Upstream)
-    drift = look.document.contribution.drift
+    drift = look.drift
     if found is None:
         return Finding("missing", "nobody has laid the change out by upstream's clang-format", drift)
     seen = (found.model_dump_json(), look.series.model_dump_json() if look.series else "")
@@ -102,13 +102,15 @@ def formatting(look: Look) -> Finding:
 
 def base(look: Look) -> Finding:
     found = inputs.read(look.work, look.key("upstream"), Upstream)
-    drift = look.document.contribution.drift
+    drift = look.drift
     if found is None:
         return Finding("missing", "nobody has compared the base with upstream's head", drift)
     proof, build = look.series, look.document.contribution.build
     seen = (found.model_dump_json(), proof.model_dump_json() if proof else "")
     if proof and (proof.base_commit, proof.series_sha256) != (found.base_commit, found.series_sha256):
         return Finding("outdated", "another base or series was compared than the one that was built", drift, seen)
+    if found.unknown:
+        return Finding("unknown", found.unknown, f"{found.unknown_fix}, then {drift}", seen)
     if (age := inputs.age_hours(found.checked, look.now)) > FRESH_HOURS:
         return Finding("outdated", f"compared {age:.0f} hours ago", drift, seen)
     if behind := inputs.behind(found.head_committed, look.now):
@@ -126,7 +128,7 @@ def base(look: Look) -> Finding:
 def branch(look: Look) -> Finding:
     """The commit that will be sent holds what was built, and nothing else."""
     found = inputs.read(look.work, look.key("upstream"), Upstream)
-    drift = look.document.contribution.drift
+    drift = look.drift
     if found is None:
         return Finding("missing", "nobody has compared your branch with the series that was built", drift)
     proof = look.series

@@ -95,7 +95,7 @@ def _benchmarks(look: Look) -> Finding:
 def _duplicates(look: Look) -> Finding:
     """Searched among open and closed for this title, and each hit named by number in the person's words."""
     found = inputs.read(look.work, look.key(f"duplicates_{look.document.name}"), Duplicates)
-    fix = look.command("duplicates")
+    fix = look.command("duplicates", reads_records=False)
     if found is None:
         return Finding("missing", "nobody has searched for duplicates", fix)
     seen = (found.model_dump_json(),)
@@ -128,7 +128,7 @@ def _rules(look: Look) -> Finding:
     return Finding(
         OK if ok else "unread",
         why,
-        "" if ok else rules.REFRESH,
+        "" if ok else rules.again(look.work),
         (rules.sha256(), file.read_text("utf-8") if file.exists() else ""),
     )
 

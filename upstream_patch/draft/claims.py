@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from upstream_patch.draft import boasts, prose, stating
-from upstream_patch.draft.comparing import Comparison, compare, rival
+from upstream_patch.draft import boasts, prose, rivals, stating, unmeasured
+from upstream_patch.draft.comparing import Comparison, against, compare, of_another, rival, spans
 from upstream_patch.draft.devices import Devices
 from upstream_patch.draft.numbers import COUNTED, Number
 from upstream_patch.draft.prose import Sentence
@@ -18,6 +18,16 @@ from upstream_patch.records.facts import Fact
 _NOWHERE = Number(0, 0, "", "", 0.0, 0.0)
 _UNITLESS = ("norm", "ulp")
 _ERROR = re.compile(r"\b(?:errors?|norm|ulps?|accura\w+|deviat\w+|differ\w+|tolerance)\b", re.IGNORECASE)
+_LARGEST = re.compile(
+    r"\b(?:largest|biggest|highest|greatest|peak|best)\s(?:gains?|speed-?ups?|factors?|ratios?|improvements?)\b",
+    re.IGNORECASE,
+)
+_IT = re.compile(r"\s*(?:It|This|That|They|Here)\b")
+_ALL = re.compile(
+    r"\b(?:both|each|every|all)\s(?:(?!of\b)\w+\s)?(?:models?|shapes?|sizes?|layers?|formats?|dtypes?|widths?|projections?"
+    r"|matmuls?)\b",
+    re.IGNORECASE,
+)
 _ACROSS = re.compile(r"\b(?:than|as|over|versus|vs\.?|against)\s+(?:on\s+)?(?:an?\s+|the\s+)?$", re.IGNORECASE)
 
 
@@ -64,15 +74,19 @@ def judge(text: str, facts: Sequence[Fact], device: str = "") -> list[Remark | M
 
     A number is said of the device, M, K x N, B and format that its clause names, or else the nearest clause, the
     sentences before in its paragraph, the section's heading, and ``device`` (a host) where all of the draft is about
-    one. ``<!-- fact ID -->`` in a sentence narrows its numbers of that unit to that fact, ``<!-- fact ID / ID -->`` to
-    the quotient of two. Code is not read: quoted output is not the person's claim.
+    one. In a table it is of what its column's header says, too, and in a list of what the sentence over it says.
+    ``<!-- fact ID -->`` in a sentence narrows its numbers of that unit to that fact, ``<!-- fact ID / ID -->`` to the
+    quotient of two. Code is not read, but for a number or a size between backticks: quoted output is no claim.
+
+    Where words leave open whose a number is (another name beside it, a difference, one of several models), it is listed
+    rather than passed: a person who knows it to be right pins it.
     """
     known = {fact.id: fact for fact in facts}
     facts = [*facts, *stating.totals(facts)]
     devices = Devices(facts)
     base: Context = {"device": (device,)} if device else {}
     sections: list[tuple[int, Context, str]] = [(0, base, "")]
-    before, heard = base, ""
+    before, heard, subject = base, "", ""
     found: list[Remark | Match] = []
     for sentence in prose.sentences(text):
         if sentence.opens:
@@ -80,10 +94,12 @@ def judge(text: str, facts: Sequence[Fact], device: str = "") -> list[Remark | M
         if sentence.level:
             sections = [one for one in sections if one[0] < sentence.level] or sections[:1]
         if sentence.first or sentence.opens or sentence.level:
-            before, heard = sections[-1][1], sections[-1][2]
+            before, heard, subject = sections[-1][1], sections[-1][2], ""
         heard = f"{heard}\n{sentence.text}"
         reading = Reading(sentence.text, devices, before)
-        found += _Judge(sentence, reading, heard, facts, known).remarks()
+        subject = subject if _IT.match(sentence.text) else ""
+        found += _Judge(sentence, reading, heard, facts, known, subject).remarks()
+        subject = compare(sentence.text, (0, len(sentence.text))).arm or subject
         before = reading.after()
         if sentence.level:
             sections.append((sentence.level, before, heard))
@@ -100,6 +116,8 @@ class _Judge:
     """It, and what stands before it in its paragraph and in the headings over it."""
     facts: Sequence[Fact]
     known: dict[str, Fact]
+    subject: str
+    """The arm that a pronoun at its begin stands for; empty where none does."""
 
     def remarks(self) -> Iterator[Remark | Match]:
         yield from (
@@ -116,20 +134,25 @@ class _Judge:
             for one, number in zip(judged, self.reading.numbers, strict=True)
         )
         if not (self.sentence.pins and (borne or self._shown())):
-            yield from self._boasts(bool(borne), counted, said=bool(judged))
+            yield from self._boasts(bool(borne), counted)
         yield from self._devices()
 
     def _number(self, number: Number) -> Remark | Match:
         scope = self.reading.scope(number)
         text = self.sentence.text
-        told = compare(text, self.reading.clause(number.start))
-        told = replace(told, arm=told.arm or self.reading.moved(number))
-        pinned = [one for one in stating.pinned(self.sentence.pins, self.known, told) if one.unit == number.unit]
+        told = compare(text, self.reading.clause(number.start), self.reading.reach(number.start))
+        told = replace(told, arm=told.arm or self.reading.moved(number) or self._meant())
+        pinned = [one for one in stating.pinned(self.sentence.pins, self.known, told) if one.unit in _units(number)]
         if not pinned and self._across(number):
             what = "compares two devices: pin the quotient of their facts, <!-- fact ID / ID -->"
             return self._remark(number.start, number.words, what)
         if number.unit in ("ratio", "percent") and (name := rival(text, number.start)):
             return self._remark(number.start, number.words, f"is over {name}, of which this draft has no fact")
+        if not pinned and (what := unmeasured.why(text, self._clause(number), number, self.facts)):
+            return self._remark(number.start, number.words, what)
+        if not pinned and number.unit in unmeasured.SPEED and (name := self._beside(number.start)):
+            what = f"stands beside {name}, of which this draft has no fact: say whose it is, or pin the fact"
+            return self._remark(number.start, number.words, what)
         about = self.reading.whole(number)
         if pinned and not any(one.quotient or stating.bears(one.fact, about, told) for one in pinned):
             what = "is pinned to a fact of another problem or arm than it is said of"
@@ -167,6 +190,13 @@ class _Judge:
                 return self._remark(number.start, number.words, what, _show(sound[0]))
             if scope.each and not (number.bound or self.sentence.pins) and (other := stating.uneven(sound, here)):
                 return self._remark(number.start, number.words, "is not so at each M that is named", _show(other))
+            if not self.sentence.pins and (most := self._largest(number, told, sound)):
+                return self._remark(number.start, number.words, "is not the largest", _show(most))
+            if not number.bound and not self.sentence.pins:
+                if _ALL.search(self._clause(number)) and (other := stating.of_one(sound, here)):
+                    return self._remark(number.start, number.words, "is not so of all that it is said of", _show(other))
+                if "model" not in scope.sizes and (other := stating.other_model(sound, here)):
+                    return self._remark(number.start, number.words, "is of one model: name it", _show(other))
             return Match(self.sentence.line_of(number.start), number.words, tuple(_show(one) for one in sound))
         if hits:
             fact = hits[0].fact
@@ -199,6 +229,36 @@ class _Judge:
             return one.fact.id.rpartition(".")[2] in COUNTED[number.noun]
         return one.unit == number.unit
 
+    def _meant(self) -> str:
+        """The arm of the sentence before, where this one goes on about it."""
+        return "" if spans(self.sentence.text) else self.subject
+
+    def _clause(self, number: Number) -> str:
+        return self.sentence.text[slice(*self.reading.clause(number.start))]
+
+    def _largest(self, number: Number, told: Comparison, sound: Sequence[Known]) -> Known | None:
+        """A larger ratio of another problem, where it is called the largest gain there is."""
+        if number.unit != "ratio" or not _LARGEST.search(self.sentence.text):
+            return None
+        any_ = Scope((), {})
+        facts = (fact for fact in self.facts if stating.fits(fact, any_, told, stating.spoken(self.heard)))
+        others = [one for fact in facts for one in stating.readings(fact, told) if one.unit == "ratio"]
+        return stating.past(sound, others, replace(number, bound="most"))
+
+    def _beside(self, place: int) -> str:
+        """The other library or kernel that the clause there, or what it is compared with, names; empty without one."""
+        start, end = self.reading.clause(place)[0], self.reading.reach(place)
+        arms = [span for *span, _ in spans(self.sentence.text)]
+        found = [
+            one
+            for one in rivals.names(self.reading.named)
+            if not any(first < one.end() and one.start() < last for first, last in arms)
+        ]
+        here = [one for one in found if start <= one.start() < end]
+        if not here and not compare(self.sentence.text, (start, end)).other:
+            here = [one for one in found if against(self.sentence.text, one.start())]
+        return next((one.group() for one in here), "")
+
     def _across(self, number: Number) -> bool:
         """Whether a ratio is of one device to another."""
         return number.unit in ("ratio", "percent") and any(
@@ -208,28 +268,39 @@ class _Judge:
             for one in self.reading.mentions
         )
 
-    def _boasts(self, borne: bool, counted: bool, said: bool) -> Iterator[Remark | Match]:
+    def _boasts(self, borne: bool, counted: bool) -> Iterator[Remark | Match]:
         text = self.sentence.text
         what = "stands beside no number that a fact has: give the number, or name M and pin the fact"
         if not borne:
             yield from (self._remark(match.start(), match.group(), what) for match in boasts.EXTREME.finditer(text))
-        absolute = [] if counted else list(boasts.ABSOLUTE.finditer(text))
+        absolute = [] if counted else [one for one in boasts.ABSOLUTE.finditer(text) if not boasts.listed(text, one)]
+        checked = any(
+            name.startswith(("correctness.", "sanitizer.")) for name, _ in self.sentence.pins if name in self.known
+        )
         for match in absolute:
+            if checked and boasts.OF_RESULTS.search(match.group()):
+                continue
             yield self._remark(
                 match.start(), match.group(), "is said of all: say of which, and pin the fact that shows it"
             )
-        compared = boasts.COMPARED.search(text)
-        if compared and not (borne or said or absolute) and boasts.stated(text):
-            yield self._verdicts(compared)
+        for match in [] if absolute or not boasts.stated(text) else boasts.COMPARED.finditer(text):
+            (start, end), reach = self.reading.clause(match.start()), self.reading.reach(match.start())
+            if not any(
+                start <= number.start < (reach if number.unit in ("ratio", "percent") else end)
+                for number in self.reading.numbers
+            ):
+                yield self._verdicts(match)
 
     def _verdicts(self, match: re.Match[str]) -> Remark | Match:
         """A comparison without a number, against the verdicts of all the problems that it is said of."""
         number = Number(*match.span(), match.group(), "", 0.0, 0.0)
-        scope, told = self.reading.scope(number), compare(self.sentence.text, self.reading.clause(match.start()))
+        text, clause, reach = self.sentence.text, self.reading.clause(match.start()), self.reading.reach(match.start())
+        scope, told = self.reading.scope(number), compare(text, clause, reach)
         hosts = {self.reading.devices.host(name) for name in scope.devices}
-        if name := rival(self.sentence.text, match.start()):
+        if name := rival(text, match.start()) or self._beside(match.start()):
             return self._remark(match.start(), match.group(), f"is over {name}, of which this draft has no fact")
-        if not scope.named or not told.direction:
+        equal = bool(boasts.EQUAL.search(match.group())) and not told.direction and of_another(text)
+        if not scope.named or not (told.direction or equal):
             what = "is a comparison without a number: give it, or say at which M and K x N"
             return self._remark(match.start(), match.group(), what)
         found = [
@@ -237,7 +308,7 @@ class _Judge:
             for one in stating.verdicts(self.facts, scope, told)
             if (not hosts or one.host in hosts) and not one.stale
         ]
-        wanted = "FASTER" if told.direction > 0 else "SLOWER"
+        wanted = "SAME" if equal else "FASTER" if told.direction > 0 else "SLOWER"
         if wrong := [one for one in found if one.value != wanted]:
             shown = f"{wrong[0].id} = {wrong[0].value}"
             return self._remark(match.start(), match.group(), "is not so of all that it is said of", shown)
@@ -271,6 +342,11 @@ class _Judge:
 
     def _remark(self, place: int, words: str, what: str, nearest: str = "", stale: bool = False) -> Remark:
         return Remark(self.sentence.line_of(place), words, what, nearest, stale)
+
+
+def _units(number: Number) -> tuple[str, ...]:
+    """Of the facts that it may be pinned to: one without a unit may count, or be an error."""
+    return (number.unit,) if number.unit else ("count", *_UNITLESS)
 
 
 def _within(number: Number, value: float) -> bool:

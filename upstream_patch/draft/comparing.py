@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from upstream_patch.draft import rivals
 from upstream_patch.draft.numbers import UNIT
 
 _PR = r"(?:change|patch|PR|pull request|series|branch)"
@@ -27,10 +28,16 @@ _ARMS: Mapping[str, str] = {
     "stock": r"stock(?:'s)?|baseline|unpatched|vanilla|MLX's\sown(?:\s\w+)?|(?:today's|released|current|upstream"
     r"|stock)\sMLX"
     rf"|on\smain|main\sbranch|(?:before|without)\s{_THE}|qmv|(?:main|upstream){_TAKES}"
-    rf"|{_NEXT_TO}(?:main|upstream)(?!\s(?:memory|loop))|(?:before|old){_VALUE}|(?:old|existing){_CODE}",
+    rf"|{_NEXT_TO}(?:main|upstream)(?!\s(?:memory|loop))|(?:before|old|previously|formerly|used\sto\s(?:take|need|cost|be|run\sin)){_VALUE}|(?:old|existing){_CODE}",
     "folded": r"folded|folding(?:\salone)?",
-    "peer": r"PyTorch(?:'s)?|torch|tinygemm|prepacked",
+    "peer": r"PyTorch(?:'s)?|torch(?!\.compile)|tinygemm|prepacked",
 }
+_TRAILING = re.compile(
+    rf"\d\s?(?:{UNIT})\s?(?:\(|\s)(?:(?P<ours>after|new|patched)|(?P<stock>before|old|unpatched))"
+    r"(?=\s*(?:[,;.:)|]|$|and\b|but\b|vs\b|versus\b|against\b|->|\u2192))",
+    re.IGNORECASE,
+)
+"""An arm said behind its number."""
 _ARM = re.compile(
     "|".join(rf"(?P<{name}>(?<![\w-])(?:{words})(?![\w-]))" for name, words in _ARMS.items()), re.IGNORECASE
 )
@@ -43,13 +50,7 @@ _OBJECT = re.compile(
     re.IGNORECASE,
 )
 _CONTRAST = re.compile(r"\s*(?:than|against|versus|vs\.?|compared|instead|rather)\b", re.IGNORECASE)
-_RIVAL = re.compile(
-    rf"\b(?:{_AGAINST})\s(?:that\sof\s)?"
-    r"(?P<name>cuBLAS(?:Lt)?|cuDNN|CUTLASS|vLLM|SGLang|Marlin|Machete|llama\.cpp|ggml|ollama|TensorRT(?:-LLM)?"
-    r"|ExLlama\w*|bitsandbytes|Triton|JAX)(?!\w)",
-    re.IGNORECASE,
-)
-"""Libraries that no fact is of, as what is compared with."""
+_BEHIND = re.compile(rf"\b(?:{_AGAINST})\s(?:that\sof\s)?(?:an?\s|the\s)?$", re.IGNORECASE)
 _TIME = r"(?:time|latency|cost|duration)"
 _WORSE = re.compile(
     r"\b(?:slower|slow-?downs?|longer|worse|regress\w*|los(?:es|ing)|as\s(?:long|slow)"
@@ -92,20 +93,23 @@ class Comparison:
     """... and, where nothing is called more or less, so may a percentage."""
 
 
-def compare(text: str, clause: tuple[int, int]) -> Comparison:
-    """Of a clause of a sentence; what it leaves out is looked for in the whole of it."""
+def compare(text: str, clause: tuple[int, int], reach: int = 0) -> Comparison:
+    """Of a clause of a sentence; what it leaves out is looked for in the whole of it.
+
+    ``reach``: where what it is compared with ends, in a clause of its own: ``faster | than stock``.
+    """
     here = text[slice(*clause)]
     signs = _signs(here) or _signs(text)
     contrast = _CONTRAST.match(here) and ":" not in here
     mine = {name for name, is_object in _arms(here) if not is_object or contrast}
-    others = {name for name, is_object in _arms(text) if is_object}
+    others = _objects(text[clause[0] : max(reach, clause[1])]) or _objects(text)
     subject = next(iter(mine)) if len(mine) == 1 else ""
     flipped = "ours" in others or (subject not in ("", "ours") and not _CONTRAST.match(here))
     direction = sum(signs) if len(signs) == 1 else 0
-    rivals = (others | ({subject} if flipped else set())) - {"ours", ""}
+    known = (others | ({subject} if flipped else set())) - {"ours", ""}
     return Comparison(
         arm=subject,
-        other=next(iter(rivals)) if len(rivals) == 1 else "",
+        other=next(iter(known)) if len(known) == 1 else "",
         direction=-direction if flipped else direction,
         gain=bool(_GAIN.search(here)),
         loss=bool(_LOSS.search(here)),
@@ -114,11 +118,22 @@ def compare(text: str, clause: tuple[int, int]) -> Comparison:
     )
 
 
+def contrasts(text: str, start: int) -> bool:
+    """Whether what stands there says what the clause before it is compared with."""
+    return bool(_CONTRAST.match(re.sub(r"^[,\s]+", "", text[start:])))
+
+
 def rival(text: str, start: int) -> str:
     """The library without a fact that what stands at ``start`` is compared with; empty where it is none."""
-    found = _RIVAL.search(text, start)
-    nearer = found and any(is_object for _, is_object in _arms(text[start : found.start("name")]))
-    return found["name"] if found and not nearer else ""
+    for match in rivals.LIBRARY.finditer(text, start):
+        if against(text, match.start()):
+            return "" if _objects(text[start : match.start()]) else match.group()
+    return ""
+
+
+def against(text: str, start: int) -> bool:
+    """Whether what stands there is what another is compared with."""
+    return bool(_BEHIND.search(text[:start]))
 
 
 def of_another(text: str) -> bool:
@@ -138,10 +153,18 @@ def pairs(text: str) -> list[tuple[int, int]]:
 
 def _arms(words: str) -> list[tuple[str, bool]]:
     """(arm, whether it is what another is compared with), in order."""
-    return [
-        (str(match.lastgroup), bool(_OBJECT.search(words[max(0, match.start() - 60) : match.start()])))
-        for match in _ARM.finditer(words)
-    ]
+    return [(name, bool(_OBJECT.search(words[max(0, place - 60) : place]))) for place, _, name in spans(words)]
+
+
+def spans(words: str) -> list[tuple[int, int, str]]:
+    """Where arms are named, and which, in order."""
+    found = [(*match.span(), str(match.lastgroup)) for match in _ARM.finditer(words)]
+    trailing = [(*match.span(str(match.lastgroup)), str(match.lastgroup)) for match in _TRAILING.finditer(words)]
+    return sorted([*found, *(one for one in trailing if one[0] not in {place for place, _, _ in found})])
+
+
+def _objects(words: str) -> set[str]:
+    return {name for name, is_object in _arms(words) if is_object}
 
 
 def _signs(words: str) -> set[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from upstream_patch.draft.numbers import WORDS
 from upstream_patch.records.facts import Fact
 from upstream_patch.records.provenance import HOSTS
 
@@ -28,9 +29,29 @@ _NAME = "|".join(
         r"gfx\d{3,4}\w?|[pg]\d[a-z]*\.\d*x?large",
     )
 )
-_BROAD = r"(?:NVIDIA|Apple|AMD|Intel)\s(?:GPUs|cards)|Apple\s[Ss]ilicon|[Cc]onsumer\s(?:cards?|GPUs?)|Macs?(?!\w)"
-"""Of many machines: a number that is said of them is of none that was run."""
+_BROAD = (
+    r"(?<![Tt]his\s)(?<![Tt]he\s)(?<![Mm]y\s)"  # of a machine that the text has named
+    r"(?:(?:NVIDIA|Apple|AMD|Intel)\s(?:GPUs|cards)|Apple\s[Ss]ilicon|Macs?(?!\w))"
+    r"|(?i:all|every|any|each|most|many|other|both|several|various|different|older|newer|smaller|bigger|cheaper|recent|modern|current|newest|latest"
+    r"|supported|consumer|laptop|desktop|workstation|gaming|data[- ]?cent(?:er|re)|server|mobile)"
+    r"\s(?:(?:of\s)?\w+\s){0,2}?(?:cards?|GPUs?|devices?|machines?|accelerators?|chips?)(?!\w)"
+    r"|(?:GPUs|cards|(?<!thread\s)(?<!block\s)clusters?)(?!\w)"
+)
+"""Of many machines, or of one that is not named: a number that is said of them is of none that was run."""
+_COUNT = (
+    r"(?:\d+\s?[x\u00d7]\s?|(?<![=<>\u2264\u2265]\s)(?<![=<>\u2264\u2265])(?:[2-9]|[1-9]\d+)\s"
+    rf"|(?i:{'|'.join(word for word, value in WORDS.items() if 1 < value < 100)})[\s-]"
+    r"|(?i:dual|twin|quad|several|multiple|many)[\s-]"
+    r"|(?i:pairs?|couples?|nodes?|clusters?|hosts?|racks?|pods?)\sof\s(?:\w+\s)?)"
+)
+"""Machines of a kind: a fact of one is none of theirs."""
+_COUNTED = r"(?:\s?[x\u00d7]\s?\d+(?!\s?[x\u00d7\d.])|[\s-](?:pairs?|clusters?|nodes?|pods?|racks?)(?!\w))"
+_MADE = (
+    r"\s(?:runs?|records?|numbers?|profiles?|hours?|sessions?|measurements?|results?|facts?|rows?|columns?|tables?)\b"
+)
+"""Behind a count and a name, what is counted: two H200 runs are of one H200."""
 _TAIL = r"(?:[\s-](?:NVL\d*|SXM\d?|PCIe|MIG|Ti|Super|\d+\s?GB))*"
+_KIND = r"(?:\s(?:GPU|card|machine|device|chip|board)s?(?!\w))?"
 _LIKE = r"(?:[\s-](?:class|like|level|type|series|family|generation)\b)?"
 
 
@@ -47,17 +68,17 @@ class Devices:
         self.known = frozenset(fact.host for fact in facts)
         """Hosts that facts are of."""
         whole = "|".join(re.escape(name) for name in sorted(named, key=len, reverse=True))
-        vendor, count = r"(?:NVIDIA\s|Apple\s|AMD\s|Intel\s)?", r"(?:\d+\s?[x\u00d7]\s?)?"
-        one = r"(?<![Tt]his\s)(?<![Tt]he\s)(?<![Mm]y\s)"  # of a machine that the text has named
-        name = rf"(?:{one}(?:{_BROAD})(?!\s(?:Studio|mini|Pro))|{vendor}(?:{_NAME})|(?i:{whole}))"
-        self._pattern = re.compile(rf"(?<![\w.]){count}{name}{_TAIL}{_LIKE}s?(?![\w%])")
+        vendor = r"(?:NVIDIA\s|Apple\s|AMD\s|Intel\s)?"
+        name = rf"(?:(?:{_BROAD})(?!\s(?:Studio|mini|Pro))|{vendor}(?:{_NAME})|(?i:{whole})){_TAIL}{_LIKE}s?{_KIND}"
+        many = rf"{_COUNT}{name}(?![\w%])(?!{_MADE})|{name}{_COUNTED}"
+        self._pattern = re.compile(rf"(?<![\w.])(?:{many}|{name})(?![\w%])")
 
     def find(self, words: str) -> list[re.Match[str]]:
         return list(self._pattern.finditer(words))
 
     def host(self, name: str) -> str | None:
         """The host whose facts are about it; None for every other device, and for a class of them."""
-        return self._hosts.get(_plain(re.sub(r"^1\s?[x\u00d7]\s?", "", name)))
+        return self._hosts.get(_plain(re.sub(rf"^1\s?[x\u00d7]\s?|{_KIND}$", "", name)))
 
     @staticmethod
     def broad(name: str) -> bool:

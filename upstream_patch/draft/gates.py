@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from upstream_patch.draft import body, checks, excuses, managed, proving
+from upstream_patch.draft.commands import folders
 from upstream_patch.draft.contributions import CUDA, Contribution
 from upstream_patch.draft.documents import Document, all_of, find
 from upstream_patch.draft.look import Look
@@ -109,7 +110,7 @@ def status(
     derived = about.of(facts.derive(records))
     proving.refresh(work, records, derived, about)
     documents = [find(name, about) for name in drafts or all_of(about)]
-    return tuple(gate for one in documents for gate in _gates(one, work, derived, now or datetime.now(UTC)))
+    return tuple(gate for one in documents for gate in _gates(one, work, evidence, derived, now or datetime.now(UTC)))
 
 
 def ready(draft: str, work: Path, evidence: Path, now: datetime | None = None, about: Contribution = CUDA) -> Ready:
@@ -143,15 +144,15 @@ def excuse(
     return excuses.give(work, about.key(draft), name, gate.code, because, gate.content_hash, now)
 
 
-def _gates(document: Document, work: Path, derived: Sequence[Fact], now: datetime) -> Iterator[Gate]:
+def _gates(document: Document, work: Path, evidence: Path, derived: Sequence[Fact], now: datetime) -> Iterator[Gate]:
     draft, about = document.name, document.contribution
     file = work / document.file
     if not file.exists():
         nothing = hashlib.sha256(b"").hexdigest()
-        fix = f"upstream-patch draft {draft}{about.option}"
+        fix = f"upstream-patch draft {draft}{about.option}{folders(work.parent, evidence)}"
         yield Gate(draft, "drafted", Outcome.RED, "missing", f"there is no {file}", fix, nothing)
         return
-    look = Look(document, work, managed.read(file), derived, now)
+    look = Look(document, work, managed.read(file), derived, now, evidence)
     for name in FOR[draft]:
         finding = checks.CHECKS[name](look)
         digest = checks.content_hash(look, finding)

@@ -81,6 +81,9 @@ class Upstream(Input):
     head_commit: Commit
     head_committed: AwareDatetime
     checked: AwareDatetime
+    unknown: str = ""
+    """Why nothing says that the head is that of upstream's main; empty where something does."""
+    unknown_fix: str = ""
     series_sha256: Sha256
     tree: Commit | None
     """git's tree of the base with what is sent now in it; None where it does not apply there."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from upstream_patch.draft import body, inputs
+from upstream_patch.draft.commands import EVIDENCE, folders
 from upstream_patch.draft.documents import Document
 from upstream_patch.draft.inputs import SeriesProof
 from upstream_patch.records.facts import Fact
@@ -42,14 +43,20 @@ class Look:
     text: str
     facts: Sequence[Fact]
     now: datetime
+    evidence: Path = EVIDENCE
 
     @property
     def again(self) -> str:
         return self.command("draft")
 
-    def command(self, verb: str) -> str:
+    @property
+    def drift(self) -> str:
+        return f"{self.document.contribution.drift}{folders(self.work.parent, self.evidence)}"
+
+    def command(self, verb: str, *, reads_records: bool = True) -> str:
         """A verb of this draft, as a person types it."""
-        return f"upstream-patch {verb} {self.document.name}{self.document.contribution.option}"
+        where = folders(self.work.parent, self.evidence) if reads_records else folders(self.work.parent)
+        return f"upstream-patch {verb} {self.document.name}{self.document.contribution.option}{where}"
 
     def key(self, name: str) -> str:
         """Of an input that is this contribution's alone."""

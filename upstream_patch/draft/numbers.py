@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 UNITS: Mapping[str, tuple[str, float]] = {
     **dict.fromkeys(("us", "µs", "μs", "usec", "microsecond", "microseconds"), ("us", 1.0)),
@@ -76,12 +77,14 @@ _DIGITS = re.compile(
     rf"(?P<prefix>[x\u00d7])(?P<by>{_AMOUNT})(?!\s*[x\u00d7])"
     r"|(?P<over>\d+\s?[/\u2044]\s?\d+)(?![\d./])(?!\s?(?:" + UNIT + r")(?![\w/]))"
     r"|(?P<vulgar>\d*[\u00bc-\u00be\u2150-\u215e])(?:[\s-]?(?P<vulgar_unit>" + UNIT + r")(?![\w/]))?"
-    rf"|(?P<amount>{_AMOUNT})(?:[\s-]?(?P<unit>{UNIT})(?![\w/])|(?:\s[a-z-]+)?[\s-](?P<noun>{_NOUN})(?:e?s)?\b)?)"
+    rf"|(?P<amount>{_AMOUNT})(?:(?:-|\s{{0,2}})(?P<unit>{UNIT})(?![\w/])|(?:\s[a-z][\w-]*){{0,2}}[\s-](?P<noun>{_NOUN})(?:e?s)?\b)?)"
 )
 _SPELLED = re.compile(
     rf"(?<![\w-])(?:(?:a|an)\s)?(?P<word>{SPELLED})[\s-]?(?P<unit>times|fold|percent|per cent|x)\b"
     rf"|(?<![\w-])(?P<worth>{SPELLED})\s(?P<of>{UNIT})(?![\w/])"
-    rf"|\b(?:factors?\sof|a\sfactor)\s(?:about\s|over\s|nearly\s)?(?P<plain>{SPELLED})\b(?!\s(?:{UNIT}))",
+    rf"|\b(?:factors?\sof|a\sfactor)\s(?:about\s|over\s|nearly\s)?(?P<plain>{SPELLED})\b(?!\s(?:{UNIT}))"
+    r"|\b(?:speed-?ups?|gains?|ratios?)\b[^.;,:]{0,60}\b(?:is|was|are|of|reach\w*)\s(?:about\s|over\s|nearly\s)?"
+    rf"(?P<gain>{SPELLED})(?=\W*$|[.,;:)]|\s(?:at|on|in|for|with|over)\b)",
     re.IGNORECASE,
 )
 _COMPARED = r"(?:as|the|that|what|its|their|faster|slower|more|less|longer|shorter|higher|lower|better|stock|ours|of)\b"
@@ -91,7 +94,7 @@ _RATIOS = re.compile(
     r"(?![- ]?(?:precision|buffer|check|quant|quot|click|colon))"
     r"|\b(?:in|by)\s(?:a\s)?(?P<half2>half)\b(?![\s-]precision)|\b(?P<halve>halv)(?:es?|ed|ing)\b"
     r"|\b(?P<half>half)\s(?:as\s|that\b|of\s(?:stock|ours|what|that)\b|(?:of\s)?(?:the|its|their|stock's)?\s?(?:\w+\s)?"
-    r"(?:time|speed|bandwidth|throughput|bytes|traffic|latency|cost|probe|peak|rate|reads?|tokens)\b)"
+    r"(?:time|speed|bandwidth|throughput|bytes|traffic|memory|energy|power|size|latency|cost|probe|peak|rate|reads?|tokens)\b)"
     rf"|\b(?P<top>an?|{SPELLED})[\s-](?P<part>third|quarter|fifth|sixth|seventh|eighth|tenth)s?\s(?:of|the|as|that)\b"
     rf"|\b(?:(?P<by>by)\s)?(?P<top2>an?|{SPELLED})[\s-](?P<off>third|quarter|fifth|sixth|seventh|eighth|tenth)s?\b"
     r"(?(by)(?=\W*$|[,.;:)]|\s(?:at|on|in|with|for|to|of|and|than|over|when)\b)"
@@ -113,6 +116,11 @@ _LOOK = 60
 _NEXT = re.compile(
     r"\s*(?:,\s*(?:and|or|to)?|and|or|to|through|of|out of|vs\.?|versus|against|[-\u2013\u2014/|]|\u2192|->|\.{2,3})"
     r"\s*(?:about|around|nearly|over|some|~|\u2248)?\s*"
+)
+_BETWEEN = re.compile(r"\bbetween\s(?:about\s|~)?$", re.I)
+_RANGES = re.compile(r"\b(?:rang\w+|span\w*|var(?:y|ies)|lies|lie)\b(?:\s(?:from|of|in))?\s(?:about\s|~)?$", re.I)
+_GOES = re.compile(
+    r"\b(?:go(?:es)?|went|grow\w*|grew|ris\w+|rose|drop\w*|f[ae]ll\w*|moves?|changes?)\b[^.;,]{0,40}$", re.I
 )
 _REPEATED = re.compile(
     r"\b(?:r[au]n|runs|repeat\w*|call\w*|tried|timed|tested|sampled|launched|it|them|once or)\b[^.,;]{0,20}$", re.I
@@ -150,7 +158,24 @@ def numbers(words: str) -> list[Number]:
             apart[at] = replace(one, unit=then.unit, noun=then.noun, low=low, high=high, factor=then.factor)
             was = then.run
             apart[at + 1 :] = [replace(it, run=one.run) if it.run == was else it for it in apart[at + 1 :]]
-    return apart
+    return list(_ranged(words, apart))
+
+
+def _ranged(words: str, found: list[Number]) -> Iterator[Number]:
+    """``between 2x and 14x``, ``2x to 14x faster``: the first is the smallest of its kind, the second the largest."""
+    ends: dict[int, str] = {}
+    for one, then in pairwise(found):
+        if not one.unit or one.unit != then.unit or one.bound or then.bound or one.low > then.high:
+            continue
+        before, between = words[: one.start], words[one.end : then.start]
+        between = re.sub(rf"^\s?(?:{UNIT})(?![\w/])", "", between)
+        relative = one.unit in ("ratio", "percent") and not _GOES.search(before)
+        if (_BETWEEN.search(before) and between.strip() == "and") or (
+            (relative or _RANGES.search(before)) and re.fullmatch(r"\s*(?:to|through|-|\u2013)\s*", between)
+        ):
+            ends |= {one.start: "least", then.start: "most"}
+    for one in found:
+        yield replace(one, bound=ends[one.start]) if one.start in ends else one
 
 
 def _written(words: str) -> Iterator[Number]:
@@ -180,7 +205,9 @@ def _spelled(words: str) -> Iterator[Number]:
         before = words[max(0, match.start() - _LOOK) : match.start()]
         if match["unit"] and name == "times" and _repeats(words, *match.span()):
             continue
-        low, high, bound = _rounded(str(WORDS[(match["word"] or match["worth"] or match["plain"]).lower()]), before)
+        low, high, bound = _rounded(
+            str(WORDS[(match["word"] or match["worth"] or match["plain"] or match["gain"]).lower()]), before
+        )
         unit, factor = UNITS[name]
         yield Number(*match.span(), match.group(), unit, low * factor, high * factor, "", bound, factor, match.start())
     for match in _RATIOS.finditer(words):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from markdown_it import MarkdownIt
 
-from upstream_patch.draft import managed
+from upstream_patch.draft import managed, table_rows
 from upstream_patch.draft.numbers import UNIT
 
 Span = tuple[int, int]
@@ -24,7 +24,12 @@ _END = re.compile(
 _HEADING = re.compile(
     r"^[ \t]*(?:>[ \t]*)*(?P<hashes>#{1,6})[ \t][^\n]*$|^[^\n]+\n[ \t]*(?:=+|-+)[ \t]*$", re.MULTILINE
 )
+_ITEM = re.compile(r"\s*(?:>\s*)*(?:[-*+]|\d+[.)])\s")
+"""After a colon, it goes on with what the colon's sentence is about."""
 _QUANTITY = re.compile(rf"\s*[~<>\u2248]?\s*[\d.,]*\d\s?(?:{UNIT})\s*")
+_BARE = re.compile(r"\s*[~<>\u2248]?\s*[\d.,]*\d\s*")
+_UNIT = re.compile(rf"[\s-]?(?:{UNIT})(?![\w/])")
+_SIZE = re.compile(r"\s*(?:[BKMN]\s?(?:=|<=?|>=?)\s?\d[\d,]*|\d[\d,]*\s?[x\u00d7]\s?\d[\d,]*)\s*")
 _LINK = re.compile(
     r"\]\([ \t]*<?[^)\s>]*>?|\]\[[^\]\n]*\]|^[ \t]*\[[^\]\n^][^\]\n]*\]:[ \t]*\S+|<?https?://[^\s>)]+>?", re.MULTILINE
 )
@@ -65,7 +70,8 @@ def sentences(text: str) -> Iterator[Sentence]:
     start, first = 0, True
     headings = {match.end(): len(match["hashes"] or "#") for match in _HEADING.finditer(text)}
     ends = {match.start(): match.end() for match in _END.finditer(text)}
-    ends |= {end: ends.get(end, end) for end in (*headings, len(text))}
+    cells = {last: words for _, last, words in table_rows.rows(text)}
+    ends |= {end: ends.get(end, end) for end in (*headings, *cells, len(text))}
     for begin, last in sorted(ends.items()):
         words = text[start:begin]
         if words.strip():
@@ -73,9 +79,10 @@ def sentences(text: str) -> Iterator[Sentence]:
             hole = bool(holes) and any(place < begin for place in holes)
             holes = [place for place in holes if place >= begin]
             line = text.count("\n", 0, start + len(words) - len(words.lstrip())) + 1
-            yield Sentence(line, words, first, headings.get(begin, 0), hole, mine)
+            yield Sentence(line, cells.get(begin, words), first, headings.get(begin, 0), hole, mine)
             first = False
-        first = first or begin in headings or text.count("\n", begin, last) > 1
+        listed = words.rstrip().endswith(":") and _ITEM.match(text, last)
+        first = (first or begin in headings or text.count("\n", begin, last) > 1) and not listed
         start = last
 
 
@@ -94,7 +101,8 @@ def _blocks(text: str) -> list[Span]:
 def _code(text: str, *, quantities: bool = False) -> list[Span]:
     """Fenced and indented code, and what stands between backticks: quoted output and names, no claim of the person.
 
-    With ``quantities`` a mere number with its unit between backticks is none: it is a claim in another type.
+    With ``quantities`` a mere number with its unit, or a size, between backticks is none: it is a claim in another
+    type, or says of what one is.
     """
     starts = [0]
     for part in text.splitlines(keepends=True):
@@ -107,7 +115,8 @@ def _code(text: str, *, quantities: bool = False) -> list[Span]:
     ]
     inline = re.compile(r"(?<![`\\])(`+)(?!`)([^\n]+?)(?<!`)\1(?!`)")
     for match in inline.finditer(text):
-        if quantities and _QUANTITY.fullmatch(match[2]):
+        bare = _BARE.fullmatch(match[2]) and _UNIT.match(text, match.end())
+        if quantities and (bare or _QUANTITY.fullmatch(match[2]) or _SIZE.fullmatch(match[2])):
             fences += [match.span(1), (match.end(2), match.end())]
         else:
             fences.append(match.span())

@@ -152,6 +152,7 @@ def compare(
         raise UserError(f"{checkout.path} has not {built}, which was built: {fetch} first")
     base = proof.base_commit if proof else base_commit(checkout, contributions[0])
     head = checkout.commit()
+    unknown, unknown_fix = checkout.not_upstream()
     read = checkout.reader(head)
     planned = style.laid_out(contributions, read)
     on_base = style.laid_out(contributions, checkout.reader(base)).changed
@@ -167,6 +168,8 @@ def compare(
             head_commit=head,
             head_committed=checkout.committed(head),
             checked=now or datetime.now(UTC),
+            unknown=unknown,
+            unknown_fix=unknown_fix,
             series_sha256=content_hash(contributions),
             tree=checkout.tree(base, on_base) if on_base else None,
             applies=bool(planned.changed) and not planned.conflicts,

@@ -10,114 +10,26 @@ from itertools import pairwise
 
 from upstream_patch.draft import comparing
 from upstream_patch.draft.devices import Devices
-from upstream_patch.draft.numbers import COUNTED, SPELLED, UNIT, WORDS, Number, numbers
-from upstream_patch.problem import BITS, GROUPS
+from upstream_patch.draft.mentions import ONE, Mention, integer, settled
+from upstream_patch.draft.numbers import UNIT, Number, numbers
 
-_NO_CLAIM = (
-    rf"(?![.,]?\d|[a-zA-Z])(?!(?:\.\d+)?[\s-]?(?:{UNIT})(?![\w/]))(?!(?:\s[a-z-]+)?\s(?:{'|'.join(COUNTED)})(?:e?s)?\b)"
-)
-"""What follows a size: a number with a unit is none."""
-_NO_RATE = r"(?!/|\sper|\s(?:in\s)?(?:a|each|every)\ssecond)"
-_ONE = r"\d+(?:,\d{3}(?!\d))*"
-_THEN = r"(?:to|through|\.{2,3}|-|\u2013|,|/|,?\s*and|,?\s*or)(?:\s+[BKMN]\s*=)?"
-_LIST = rf"(?P<sizes>{_ONE}(?:\s*{_THEN}\s*{_ONE}{_NO_CLAIM})*){_NO_CLAIM}"
-_IS = r"\s*(?P<sign>=+|in|of|from|is|up to|at|<=?|>=?|\u2264|\u2265)\s*[\[{(]?"
-_MANY = rf"(?:{_LIST}|(?<![\w-])(?P<word>a single|{SPELLED}))"
-_USERS = r"(?:clients?|sequences?|users?|streams?|requests?|prompts?)\b"
-_SIZED: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("m", re.compile(rf"(?<!\w)M{_IS}{_LIST}")),
-    ("k", re.compile(rf"(?<!\w)K{_IS}{_LIST}")),
-    ("n", re.compile(rf"(?<!\w)N{_IS}{_LIST}")),
-    ("batch", re.compile(rf"(?<!\w)B{_IS}{_LIST}")),
-    ("", re.compile(rf"(?<!\w)(?:[CDHL]\s*=\s*|[ST]\s*=\s*(?=\d{{3}})){_LIST}")),  # S = 5 may be a speedup
-    ("m", re.compile(rf"(?<![\w.,]){_MANY}[\s-]rows?\b", re.IGNORECASE)),
-    ("batch", re.compile(rf"(?<![\w.,]){_MANY}[\s-](?:\w+\s)?{_USERS}", re.IGNORECASE)),
-    ("batch", re.compile(rf"\bbatch(?:es|[- ]sizes?)?(?:\s(?:of|is))?\s*=?\s*{_LIST}", re.IGNORECASE)),
-    (
-        "tokens",
-        re.compile(rf"(?<![\w.,]){_MANY}[\s-]tokens?\b{_NO_RATE}", re.IGNORECASE),
-    ),
-    ("for", re.compile(rf"\bfor\s{_MANY}(?!\s\w+\sof)", re.IGNORECASE)),
-    ("bits", re.compile(rf"(?<![\w.,]){_MANY}[\s-]bits?\b", re.IGNORECASE)),
-    (
-        "group_size",
-        re.compile(rf"\bgroup(?:s|[- ]sizes?)?(?:\s(?:of|is|other\sthan|up\sto|from))?\s*=?\s*{_LIST}", re.IGNORECASE),
-    ),
-)
-_OF_ROWS = re.compile(r"\brows?\b|(?<!\w)M\s*[=<>\u2264\u2265]")
-_SHAPES = re.compile(
-    rf"(?<![\w.,])(?P<k>{_ONE})\s*(?:[x\u00d7]|by)\s*(?P<n>{_ONE})(?:\s*[x\u00d7]\s*(?P<more>{_ONE}))?{_NO_CLAIM}(?!\w)"
-)
-_NAMES: tuple[tuple[str, Mapping[str, str]], ...] = (
-    ("dtype", {"bf16": "bf16", "bfloat16": "bf16", "f16": "f16", "fp16": "f16", "float16": "f16"}),
-    ("mode", {"mxfp4": "mxfp4", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}),
-)
-_QUANTITY = rf"(?:\s?(?:to|->|\u2192|/)\s?[\d.,]*\d)?[\s-]?(?:{UNIT})(?![\w/])"
-_BARE = rf"\b(?![.,]\d)(?!{_QUANTITY})"
-"""What follows a number of a name: with a unit of its own, or of the number it goes to, it is a claim."""
-_MODEL = re.compile(
-    r"\b(?:llama|gemma|qwen|mistral|phi|mixtral|deepseek|lfm|d1(?=-))[\w.-]*"
-    rf"(?:\s\d+(?:\.\d+)*{_BARE})?(?:[\s-]\d+(?:\.\d+)?[bB]\b)?",
-    re.IGNORECASE,
-)
-_SETTLED = tuple(
-    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
-    for pattern in (
-        r"(?<!interval\s)(?<!interval\sof\s)(?<!interval\sis\s)(?<!range\s)(?<!CI\s)"
-        r"\[\s*(?:[\w*/]+\s*,\s*)+[\w*/]+\s*\]|\[\d{1,4}\](?=\s*[,.;]|\s*$)",  # a shape of a tensor, a footnote
-        r"\[\^[^\]\n]*\]",
-        r"(?<![\w/])(?:[\w.-]+/[\w.-]+)?#\d+|\bGH-\d+",
-        r"\b\d{4}-\d\d(?:-\d\d)?\b|\b(?:in|since|of|by|until|from|late|early|mid)[\s-]20\d\d"
-        rf"{_BARE}(?!-\d|\s(?:{'|'.join(COUNTED)})(?:e?s)?\b)|\b\d\d?:\d\d\b",
-        r"\b(?:\d\d?\s)?(?-i:Jan(?:uary)?|Feb(?:ruary)?|March|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept(?:ember)?"
-        r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\s(?:\d\d?,\s)?20\d\d\b",
-        r"(?<!\w)v?\d+\.\d+\.\d+(?:[.+-]?\w+)*",
-        r"\b(?:CUDA|MLX|mlx-lm|Python|macOS|driver|Xcode|Metal|PyTorch|version|compute|ncu|nvcc|gcc|clang|PTX|Ubuntu"
-        r"|Linux|kernel|toolkit|glibc|cuDNN|numpy|CMake|OpenAI|GPT|Claude|Gemini|Sonnet|Opus"
-        rf"|Codex)[\s-]v?\d+(?:\.\d+)*{_BARE}",
-        r"\bC\+\+\d\d|\bISO \d+",
-        _MODEL.pattern,
-        r"\b\d+(?:\.\d+)?B(?=[\s-](?:models?|parameters?|params|weights|llama|qwen))",
-        rf"\b\d+(?:\s*(?:to|and|or|-|\u2013)\s*\d+)?[\s-](?:columns?|vectors?|tokens?{_NO_RATE}|threads?"
-        r"|warps?"
-        r"|lanes?|stages?|tiles?|layers?|heads?|lines?|simdgroups?)\b",
-        r"\b(?:step|section|figure|fig\.|table|lines?|option|point|part|item|page|chapter|issue|PR|pull request"
-        r"|layer|axis"
-        rf"|rule|appendix|note|tile|phase)\s#?\d+(?:\.\d+)*{_BARE}",
-        r"\b\d+(?:st|nd|rd|th)\b|\b[1-4]-?D\b",
-        r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b",
-        r"(?<!\w)(?:[A-Z]|\d+)\s*[x\u00d7]\s*[A-Z](?!\w)|(?<!\w)[A-Z]\s*[x\u00d7]\s*\d+(?!\.?\d)",
-        r"^\s*(?:>\s*)*(?:[-*+]\s+)?(?:#+\s+)?(?:\d+(?:\.\d+)*[.)](?:\s|$)|\d+\.\d+\s(?!(?:" + UNIT + r")(?![\w/])"
-        r"|(?-i:is|was|to|and|or|of|at|on|in|for|with|against|instead)\b))",
-    )
-)
-"""No claims: shapes, versions, references, dates, names, what a kernel is made of, list markers."""
 _BREAK = re.compile(
-    r"[;\u2014]|,(?!\d)|\s[-\u2013]+\s|\b(?:and|but|or|while|whereas|where|versus|vs\.?|against|compared|than"
+    r"[:;\u2014]|,(?!\d)|\s[-\u2013]+\s|\b(?:and|but|or|while|whereas|where|versus|vs\.?|against|compared|than"
     r"|instead|rather"
-    r"|yet|although|though|from|to|after|before)\b|[()|]|->|\u2192",
+    r"|yet|although|though|from|(?<!up\s)(?<!used\s)to|after|before)\b|[()|]|->|\u2192",
     re.IGNORECASE,
 )
 _JOINED = re.compile(r"\s*(?:,|/|&|and|or|as well as|,\s*and)\s*(?:(?:on|both|an?|the)\s+)*", re.IGNORECASE)
 _FROM = re.compile(r"\bfrom\s(?:about\s|~|some\s)?$", re.IGNORECASE)
 _TO = re.compile(rf"\s*(?:{UNIT})?\s*(?:to|down to|up to)\s(?:about\s|~|some\s|only\s|just\s)?", re.IGNORECASE)
+_BECOMES = re.compile(rf"\s*(?:{UNIT})?,?\s*(?:becom\w+|became|turns?\sinto|->|\u2192)\s*", re.IGNORECASE)
+_INSTEAD = re.compile(
+    rf"\s*(?:{UNIT})?,?\s*(?:instead\sof|rather\sthan|against|down\sfrom|vs\.?|versus)\s*", re.IGNORECASE
+)
 _PROTOCOL = re.compile(r"\b(?:hot|cold|warm|chain\w*|runs?|range\w*|spread\w*|lies|between)\b", re.IGNORECASE)
-_FAR = 4096
-"""Sizes in a range, at most."""
 SHAPED = ("shape", "k", "n")
 CARRIED = ("device", "m", "batch", *SHAPED)
 """Kinds of mention that hold for the sentences after."""
-
-
-@dataclass(frozen=True)
-class Mention:
-    kind: str
-    """``device``, ``m``, ``shape``, ``k``, ``n``, ``batch``, ``tokens``, ``model``,
-    ``bits``, ``group_size``, ``dtype`` or ``mode``."""
-    said: frozenset[object] | tuple[str, ...]
-    """Sizes; shapes as (K, N); names of devices in their order."""
-    start: int
-    end: int
 
 
 Context = Mapping[str, frozenset[object] | tuple[str, ...]]
@@ -149,43 +61,17 @@ class Reading:
     """What the sentences before it, its section and its document are about."""
 
     @cached_property
-    def _settled(self) -> tuple[str, tuple[Mention, ...]]:
-        """The text with all that is no claim blank, and what it mentions."""
-        words, found = self.text, list[Mention]()
-        for match in self.devices.find(words):
-            found.append(Mention("device", (match.group(),), *match.span()))
-        words = _blank(words, found)
-        found += [
-            Mention("model", frozenset({plain(match.group())}), *match.span()) for match in _MODEL.finditer(words)
-        ]
-        hosts = {self.devices.host(str(name)) for one in found for name in one.said if one.kind == "device"}
-        found = [
-            one for one in found if one.kind != "device" or self.devices.member(str(*one.said)) not in hosts - {None}
-        ]
-        for pattern in _SETTLED[:8]:
-            words = pattern.sub(lambda match: " " * len(match.group()), words)
-        for kind, pattern in _SIZED:
-            if kind == "for" and not _OF_ROWS.search(self.text):
-                continue
-            mine = [
-                Mention(kind.replace("for", "m"), _sizes(match), *match.span()) for match in pattern.finditer(words)
-            ]
-            words, found = _blank(words, mine), [*found, *mine]
-        mine = [
-            Mention("shape" if not match["more"] else "", _shape(match), *match.span())
-            for match in _SHAPES.finditer(words)
-        ]
-        words, found = _blank(words, mine), [*found, *mine]
-        for pattern in _SETTLED[8:]:
-            words = pattern.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), words)
-        for kind, names in _NAMES:
-            for match in re.finditer(rf"\b(?:{'|'.join(names)})\b", words, re.IGNORECASE):
-                found.append(Mention(kind, frozenset({names[match.group().lower()]}), *match.span()))
-        return words, tuple(sorted((one for one in found if _limits(one)), key=lambda one: one.start))
+    def _settled(self) -> tuple[str, str, tuple[Mention, ...]]:
+        return settled(self.text, self.devices)
+
+    @property
+    def named(self) -> str:
+        """The text without the names of devices and models."""
+        return self._settled[1]
 
     @property
     def mentions(self) -> tuple[Mention, ...]:
-        return self._settled[1]
+        return self._settled[2]
 
     @cached_property
     def numbers(self) -> list[Number]:
@@ -199,7 +85,7 @@ class Reading:
             alike = [one for one in self.numbers if one.run == run]
             whole.append((alike[0].start, alike[-1].end))
         whole += comparing.pairs(self.text)
-        whole += [(group[0].start, group[-1].end) for group in self._groups()]
+        whole += [(group[0].start, group[-1].end) for kind in ("device", "shape") for group in self._groups(kind)]
         cuts = [
             match.start()
             for match in _BREAK.finditer(self.text)
@@ -208,7 +94,13 @@ class Reading:
         return list(zip([0, *cuts], [*cuts, len(self.text)], strict=True))
 
     def _cuts(self, match: re.Match[str]) -> bool:
-        """What is in brackets belongs to what is before them, unless both have a number."""
+        """What is in brackets belongs to what is before them, unless both have a number; ``before`` and ``after``
+        behind a number to that."""
+        if match.group() == ":":
+            since = max((stop.end() for stop in re.finditer(r"[,;.]\s", self.text[: match.start()])), default=0)
+            return any(since <= one.start < match.start() for one in self.numbers)
+        if match.group().lower() in ("before", "after"):
+            return not any(place == match.start() for place, _, _ in comparing.spans(self.text))
         if match.group() not in "()":
             return True
         opened = match.start() if match.group() == "(" else self.text.rfind("(", 0, match.start())
@@ -223,6 +115,16 @@ class Reading:
     def clause(self, place: int) -> tuple[int, int]:
         return next(span for span in reversed(self.clauses) if span[0] <= place)
 
+    def reach(self, place: int) -> int:
+        """Where the clause at ``place``, with those behind it that say what it is compared with, ends."""
+        at = self.clauses.index(self.clause(place))
+        end = self.clauses[at][1]
+        for start, then in self.clauses[at + 1 :]:
+            if not comparing.contrasts(self.text, start):
+                break
+            end = then
+        return end
+
     def scope(self, number: Number) -> Scope:
         sizes: dict[str, frozenset[object]] = {}
         for kinds in (
@@ -236,12 +138,14 @@ class Reading:
             ("dtype",),
             ("mode",),
         ):
-            for one in self._near(number, kinds):
+            near = self._near(number, kinds)
+            if near and kinds == SHAPED and near[0].kind != "shape":  # K and N may stand in two clauses
+                near = [one for kind in ("k", "n") for one in self._near(number, (kind,))]
+            for one in near:
                 sizes[one.kind] = sizes.get(one.kind, frozenset()) | frozenset(one.said)
             if not any(kind in sizes for kind in kinds):
                 sizes |= {kind: frozenset(self.before[kind]) for kind in kinds if kind in self.before}
-        if rows := self._paired(number):
-            sizes["m"] = frozenset({rows})
+        sizes |= self._paired(number)
         alone = sum(one.unit == number.unit for one in self.numbers) == 1
         return Scope(self._device(number), sizes, each=alone and bool(self._near(number, ("m",))))
 
@@ -255,43 +159,60 @@ class Reading:
         return Scope(self._device(number), sizes or before)
 
     def moved(self, number: Number) -> str:
-        """The arm of a number in ``from X to Y`` at one M or B, where nothing else is said to change: else none."""
+        """The arm of a number in ``from X to Y`` or ``Y instead of X`` at one M or B, where neither says its own and
+        nothing else is said to change: else none."""
         sizes = self.whole(number).sizes
         counts = [len(sizes[kind]) for kind in ("m", "batch", *SHAPED) if kind in sizes]
-        if not sizes.keys() & {"m", "batch"} or max(counts) > 1:
-            return ""
-        if comparing.of_another(self.text) or _PROTOCOL.search(self.text):
+        if not sizes.keys() & {"m", "batch"} or max(counts) > 1 or _PROTOCOL.search(self.text):
             return ""
         for one, then in pairwise(self.numbers):
-            moves = _FROM.search(self.text[: one.start]) and _TO.fullmatch(self.text[one.end : then.start])
-            if moves and one.unit == then.unit and number in (one, then):
+            if one.unit != then.unit or number not in (one, then):
+                continue
+            between = self.text[one.end : then.start]
+            moves = (_FROM.search(self.text[: one.start]) and _TO.fullmatch(between)) or _BECOMES.fullmatch(between)
+            if moves and not comparing.of_another(self.text):
                 return "stock" if number == one else "ours"
+            turned = re.search(r"\bto\s$", self.text[: one.start]) and re.fullmatch(rf"\s*(?:{UNIT})?\sfrom\s", between)
+            if turned and not comparing.of_another(self.text):
+                return "ours" if number == one else "stock"
+            if _INSTEAD.fullmatch(between):
+                told = [comparing.compare(self.text, self.clause(each.start)) for each in (one, then)]
+                if told[0].arm in ("", "ours") and not told[1].arm:
+                    return "ours" if number == one else told[0].other or "stock"
         return ""
 
-    def _paired(self, number: Number) -> int:
-        """Of numbers that stand in a row beside as many M, the one that is this number's; 0 where they do not."""
+    def _paired(self, number: Number) -> dict[str, frozenset[object]]:
+        """Of numbers that stand in a row beside as many M, bits or shapes, what is this number's; else nothing."""
         alike = [one for one in self.numbers if one.run == number.run]
-        near = self._near(number, ("m",))
-        named = [_integer(one) for one in re.findall(_ONE, self.text[near[0].start : near[0].end])] if near else []
-        return named[alike.index(number)] if len(near) == 1 and len(named) == len(alike) > 1 else 0
+        found: dict[str, frozenset[object]] = {}
+        for kind in ("m", "batch", "bits", "shape"):
+            near = self._near(number, (kind,))
+            said: list[object] = list(near)
+            if kind == "shape":
+                said = [shape for one in near for shape in one.said]
+            elif near:
+                said = [integer(one) for one in re.findall(ONE, self.text[near[0].start : near[0].end])]
+            if len(said) == len(alike) > 1 and (kind == "shape" or len(near) == 1):
+                found[kind] = frozenset({said[alike.index(number)]})
+        return found
 
     def _device(self, number: Number) -> tuple[str, ...]:
         near = self._near(number, ("device",))
         if not near:
             return tuple(str(name) for name in self.before.get("device", ()))
         nearest = min(near, key=lambda one: max(number.start - one.end, one.start - number.end))
-        group = next(group for group in self._groups() if nearest in group)
+        group = next(group for group in self._groups("device") if nearest in group)
         names = [str(name) for one in group for name in one.said]
         alike = [one for one in self.numbers if one.run == number.run]
         if len(names) > 1 and len(alike) == len(names):
             return (names[alike.index(number)],)
         return tuple(dict.fromkeys(names))
 
-    def _groups(self) -> list[list[Mention]]:
-        """Devices that are named together: ``an H200 and a GB10``."""
+    def _groups(self, kind: str) -> list[list[Mention]]:
+        """Those of a kind that are named together: ``an H200 and a GB10``."""
         groups: list[list[Mention]] = []
         for one in self.mentions:
-            if one.kind != "device":
+            if one.kind != kind:
                 continue
             if groups and _JOINED.fullmatch(self.text[groups[-1][-1].end : one.start]):
                 groups[-1].append(one)
@@ -303,7 +224,8 @@ class Reading:
         """Of a number's own clause, or else of the nearest one before it, or else after it."""
         mine = [one for one in self.mentions if one.kind in kinds]
         at = self.clauses.index(self.clause(number.start))
-        for start, end in (*self.clauses[at::-1], *self.clauses[at + 1 :]):
+        reached = [span for span in self.clauses[at + 1 :] if span[0] < self.reach(number.start)]
+        for start, end in (self.clauses[at], *reached, *self.clauses[:at][::-1], *self.clauses[at + 1 :]):
             if found := [one for one in mine if start <= one.start < end]:
                 return found
         return []
@@ -320,50 +242,3 @@ class Reading:
             elif said:
                 now[kind] = frozenset(size for sizes in said for size in sizes)
         return now
-
-
-def plain(model: str) -> str:
-    """A model's name without case and signs: ``Llama 3.2 1B`` begins ``Llama-3.2-1B-Instruct-4bit``."""
-    return re.sub(r"[^a-z0-9]", "", model.lower())
-
-
-def _limits(one: Mention) -> bool:
-    """Whether it says which facts are meant: a size that no fact could have does not."""
-    known = {"bits": frozenset(BITS), "group_size": frozenset((*GROUPS, 16))}.get(one.kind)
-    return bool(one.kind) and bool(one.said) and (known is None or bool(known & frozenset(one.said)))
-
-
-def _shape(match: re.Match[str]) -> frozenset[object]:
-    return frozenset({(_integer(match["k"]), _integer(match["n"]))})
-
-
-def _sizes(match: re.Match[str]) -> frozenset[object]:
-    """2 to 7 are 2, 3, ... 7; 2, 4 and 7 are three; <= 8 are 1 to 8."""
-    parts = match.groupdict()
-    if word := parts.get("word"):
-        return frozenset({WORDS.get(word.lower(), 1)})
-    sizes: set[object] = set()
-    for part in re.split(r",(?!\d{3}(?!\d))|/|\band\b|\bor\b", parts["sizes"]):
-        ends = [_integer(number) for number in re.findall(_ONE, part)]
-        if len(ends) == 2:
-            sizes.update(range(ends[0], min(ends[1], ends[0] + _FAR) + 1))
-        sizes.update(ends)
-    first = _integer(re.findall(_ONE, parts["sizes"])[0])
-    sign = parts.get("sign") or "="
-    if sign in ("<", "<=", "\u2264", "up to"):
-        sizes.update(range(1, min(first, _FAR) + (sign != "<")))
-        sizes -= {first} if sign == "<" else set()
-    elif sign in (">", ">=", "\u2265"):
-        sizes.update(range(first + (sign == ">"), min(4 * first, first + _FAR) + 1))
-        sizes -= {first} if sign == ">" else set()
-    return frozenset(sizes)
-
-
-def _integer(words: str) -> int:
-    return int(words.replace(",", "") or 0)
-
-
-def _blank(words: str, found: Iterable[Mention]) -> str:
-    for one in found:
-        words = words[: one.start] + re.sub(r"[^\n]", " ", words[one.start : one.end]) + words[one.end :]
-    return words

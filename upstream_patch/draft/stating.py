@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from upstream_patch.draft.comparing import Comparison
+from upstream_patch.draft.mentions import plain
 from upstream_patch.draft.numbers import Number
-from upstream_patch.draft.reading import SHAPED, Scope, plain
+from upstream_patch.draft.reading import SHAPED, Scope
 from upstream_patch.problem import Problem, parse_problem
 from upstream_patch.records.facts import Fact
 
-_BATCH = re.compile(r"(?:decode\..+\.B|wheel\.\w+\.decode\.b)(\d+)\.")
+_BATCH = re.compile(r"(?:decode\.\w+\.(?P<model>.+)\.B|wheel\.\w+\.decode\.b)(?P<batch>\d+)\.")
 _FORWARD = re.compile(r"forward\.\w+\.(?P<model>.+)\.T(?P<tokens>\d+)\.")
 _ONLY = ("hot", "chain")
 """The protocol of all rows of the staged Metal kernels: there it goes without saying."""
@@ -22,6 +23,16 @@ _FRACTION = re.compile(r"_(?:fraction|share)$")
 _ARM = re.compile(r"\.(?:(?P<arm>stock|ours|folded|peer)(?=[._])|(?P<delivery>(?:wheel|runtime)_(?!to_)))")
 """Both deliveries of our kernel are ours."""
 _DELIVERIES = re.compile(r"[._]wheel_to_runtime")
+_NEEDS = (
+    ("share", _FRACTION),
+    ("delivery", _DELIVERIES),
+    ("folded", re.compile(r"[._](?:over_)?folded(?:[._]|$)")),
+    ("kernels", re.compile(r"\.(?:\w+_)?(?:matmul|trace)[._]")),
+    ("generator", re.compile(r"_generator_")),
+    ("packed", re.compile(r"\.packed_bytes$")),
+    ("host", re.compile(r"^decode\..*_host_ms$")),
+)
+"""What a fact is of that its text must speak of, by its id."""
 _READ = r"\b(?:probe|read\w*|bandwidth|memory|floor|empty|launch\w*)\b"
 _TOGETHER = r"\b(?:decod\w*|batch\w*|clients?|sequences?|B\s?=)|\["
 _WORDS: Mapping[str, re.Pattern[str]] = {
@@ -35,12 +46,19 @@ _WORDS: Mapping[str, re.Pattern[str]] = {
         "chain": r"\b(?:chain\w*|depend\w*|wait\w*|serial\w*|in turn|one (?:after|by)|after the other|decod\w*)\b",
         "b1k": _TOGETHER,
         "1mk": _TOGETHER,
+        "folded": r"\bfold\w*|\bbatched call|\bone call\b",
+        "kernels": r"\b(?:matmuls?|matri\w+|multiplications?|projections?|linear layers?|GEMMs?|kernels?|trac\w+"
+        r"|profil\w+|launch\w*|spen[dt]\w*)\b",
+        "packed": r"\b(?:pack\w*|stored?|hold\w*|size|large)\b",
+        "probed": r"\b(?:probe\w*|floor|empty)\b",
+        "generator": r"\b(?:generat\w+|mlx[-_]lm|whole loop)\b",
+        "whole": r"\b(?:end[- ]to[- ]end|e2e|whole[- ]model|full[- ]model)\b",
         "delivery": r"\b(?:runtime|deliver\w*)\b",
         "share": r"\b(?:probe|bandwidth|peak|roof\w*|memory|DRAM|shares?|frac\w*|part of|spen[dt]s?|a step|matmuls?)\b",
     }.items()
 }
 """What a text must speak of to state a fact of no problem, another library, another protocol or layout, our two
-deliveries, or a share."""
+deliveries, or a share; and ``whole``, of which no problem's fact is."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +67,10 @@ class _Place:
 
     problem: Problem | None
     batch: int | None
+    model: str
+    """Of a decode, as ``mentions.plain`` has it; empty where the record does not say."""
     forward: tuple[str, int] | None
-    """Model, as ``reading.plain`` has it, and tokens of a forward pass."""
+    """Model, as ``mentions.plain`` has it, and tokens of a forward pass."""
     arm: str
     other: str
     """What a speedup is over; empty of all else."""
@@ -121,7 +141,13 @@ def pinned(pins: Sequence[tuple[str, str]], known: Mapping[str, Fact], told: Com
         if fact and not over:
             found += readings(fact, told)
         elif fact and under and not isinstance(fact.value, str) and not isinstance(under.value, str) and under.value:
-            found.append(Known(fact if fact.stale else under, "ratio", float(fact.value) / float(under.value), True))
+            quotient = float(fact.value) / float(under.value)
+            either = fact if fact.stale else under
+            found.append(Known(either, "ratio", quotient, True))
+            if not (told.loss if quotient >= 1 else told.gain):
+                found.append(Known(either, "percent", 100 * abs(quotient - 1), True))
+            if told.share:
+                found.append(Known(either, "percent", 100 * quotient, True))
     return found
 
 
@@ -151,7 +177,12 @@ def spoken(text: str) -> frozenset[str]:
 
 def fits(fact: Fact, scope: Scope, told: Comparison, words: frozenset[str]) -> bool:
     """Whether a fact is about what a number is said of, of its arm, and of what the text speaks of (``spoken``)."""
-    return _place(fact.id).needs <= words and bears(fact, scope, told)
+    place = _place(fact.id)
+    if place.problem is not None and "whole" in words:
+        return False
+    if scope.named and fact.id.startswith(("probe.", "record.")) and "probed" not in words:
+        return False
+    return place.needs <= words and bears(fact, scope, told)
 
 
 def bears(fact: Fact, scope: Scope, told: Comparison) -> bool:
@@ -169,19 +200,21 @@ def _of(place: _Place, scope: Scope) -> bool:
     if place.batch is not None:
         if "batch" not in sizes and any(kind in sizes for kind in SHAPED):
             return False
+        if place.model and not _is_model(place.model, sizes):
+            return False
         return place.batch in sizes.get("batch", sizes.get("m", {place.batch}))
     if place.forward is not None:
         model, tokens = place.forward
-        named = [str(name) for name in sizes.get("model", ())]
-        fits = not named or any(model.startswith(name) for name in named)
         return (
-            fits
+            _is_model(model, sizes)
             and ("tokens" in sizes or not sizes.keys() & {"m", *SHAPED})
             and tokens in sizes.get("tokens", {tokens})
         )
     if problem is None:
         return True
     if "tokens" in sizes and not sizes.keys() & {"m", *SHAPED}:
+        return False
+    if sizes.keys() & {"batch", "model"} and not sizes.keys() & {"m", *SHAPED}:
         return False
     rows = sizes.get("m", sizes.get("batch"))
     if rows is not None and problem.m not in rows:
@@ -190,6 +223,11 @@ def _of(place: _Place, scope: Scope) -> bool:
         return False
     kinds = (kind for kind in ("k", "n", "bits", "group_size", "dtype", "mode") if kind in sizes)
     return all(getattr(problem, kind) in sizes[kind] for kind in kinds)
+
+
+def _is_model(model: str, sizes: Mapping[str, frozenset[object]]) -> bool:
+    named = [str(name) for name in sizes.get("model", ())]
+    return not named or any(model.startswith(name) or name.startswith(model) for name in named)
 
 
 def past(hits: Sequence[Known], others: Sequence[Known], number: Number) -> Known | None:
@@ -215,6 +253,26 @@ def uneven(hits: Sequence[Known], others: Sequence[Known]) -> Known | None:
         if found is None:
             return None
     return found
+
+
+def of_one(hits: Sequence[Known], others: Sequence[Known]) -> Known | None:
+    """A fact of another problem or model than any hit, of the kind of each: it is so of some only."""
+    found = None
+    for kind in {_place(hit.fact.id).kind for hit in hits}:
+        there = {hit.fact.id for hit in hits}
+        alike = (one for one in others if _place(one.fact.id).kind == kind)
+        found = next((one for one in alike if one.fact.id not in there), None)
+        if found is None:
+            return None
+    return found
+
+
+def other_model(hits: Sequence[Known], others: Sequence[Known]) -> Known | None:
+    """A fact of a decode of another model than the hits are of; None where they are of all, or of none."""
+    models = {_place(hit.fact.id).model for hit in hits}
+    return (
+        None if "" in models else next((one for one in others if _place(one.fact.id).model not in {*models, ""}), None)
+    )
 
 
 def _rows(one: Known) -> int | None:
@@ -243,11 +301,12 @@ def _place(fact_id: str) -> _Place:
     batch, arm, parts = _BATCH.match(fact_id), _ARM.search(fact_id), rest.split(".")
     forward = _FORWARD.match(fact_id)
     spoken = frozenset(_ONLY if parts[0] == "nax" else ())
-    also = [name for name, of in (("share", _FRACTION), ("delivery", _DELIVERIES)) if of.search(fact_id)]
+    also = [name for name, of in _NEEDS if of.search(fact_id)]
     other = ("folded" if "_over_folded" in fact_id else "stock") if _SPEEDUP.search(fact_id) else ""
     return _Place(
         problem=problem,
-        batch=int(batch[1]) if batch else None,
+        batch=int(batch["batch"]) if batch else None,
+        model=plain(batch["model"] or "") if batch else "",
         forward=(plain(forward["model"]), int(forward["tokens"])) if forward else None,
         arm=(arm["arm"] or "ours") if arm else "",
         other="peer" if other and parts[0] == "peer" else other,

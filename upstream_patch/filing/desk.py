@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from upstream_patch.draft import gates, inputs
+from upstream_patch.draft.commands import folders
 from upstream_patch.draft.contributions import CUDA, Contribution
 from upstream_patch.draft.gates import Ready
 from upstream_patch.draft.inputs import Filed, Link, Upstream
@@ -17,8 +18,8 @@ from upstream_patch.filing.post import Post, rehearsal
 from upstream_patch.filing.receipts import Receipts
 from upstream_patch.filing.send import AlreadyThere, OtherText, Sent, send
 from upstream_patch.github import Clock, GitHub, Repository
+from upstream_patch.series.checkout import UPSTREAM
 
-UPSTREAM = "ml-explore/mlx"
 DOWNSTREAM, THREAD = "lablup/mlxcel", 725
 """Where the downstream project waits for the change."""
 
@@ -87,7 +88,8 @@ class Desk:
             if commit != seen:
                 raise OtherCommit(
                     f"{source}'s {branch} is at {commit[:12]}, and the gates saw {seen[:12]}: push that commit "
-                    f"yourself, or let them see this one: {self.contribution.drift} --branch {branch}"
+                    f"yourself, or let them see this one: "
+                    f"{self.contribution.drift}{folders(self.work.parent, self.evidence)} --branch {branch}"
                 )
             return Post(
                 "pull request",

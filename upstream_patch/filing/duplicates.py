@@ -12,9 +12,9 @@ from upstream_patch.draft.contributions import CUDA, Contribution
 from upstream_patch.draft.documents import find
 from upstream_patch.draft.inputs import Duplicates, Filed, Hit, Search
 from upstream_patch.errors import UserError
-from upstream_patch.filing.desk import UPSTREAM
 from upstream_patch.github import Clock, Entry, GitHub
 from upstream_patch.github.client import PAGE
+from upstream_patch.series.checkout import UPSTREAM
 
 STATES: tuple[Literal["open", "closed"], ...] = ("open", "closed")
 

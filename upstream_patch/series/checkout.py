@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shlex
 import subprocess
 import tempfile
@@ -17,6 +18,8 @@ from upstream_patch.errors import MissingTool, UserError
 from upstream_patch.records.provenance import REDIRECTING
 from upstream_patch.series.planning import Reader
 
+UPSTREAM = "ml-explore/mlx"
+_UPSTREAM = re.compile(rf"[/:]{UPSTREAM}(?:\.git)?/?$")
 _MARKS = ("mlx/version.h", "mlx/primitives.h")
 """Files by which MLX's own repository is known."""
 _SETTINGS = {
@@ -165,6 +168,25 @@ class Checkout:
             at = self.commit()[:12]
             raise UserError(f"HEAD of {self.path} is detached at {at}: {self.command('switch', '-c', 'NAME')} first")
         return branch
+
+    def not_upstream(self) -> tuple[str, str]:
+        """Why nothing says that HEAD is the head of upstream's main, and the way out; two empty ones where it is."""
+        try:
+            lines = self.git("config", "--get-regexp", r"^remote\..*\.url$").splitlines()
+        except GitError:
+            lines = []
+        named = [name for name, _, url in (line.partition(" ") for line in lines) if _UPSTREAM.search(url)]
+        if not named:
+            add = self.command("remote", "add", "upstream", f"https://github.com/{UPSTREAM}")
+            what = f"no remote of the clone is {UPSTREAM}, so nobody can know whether its HEAD is upstream's"
+            return what, f"{add} && {self.command('fetch', 'upstream')}"
+        main = f"{named[0].removeprefix('remote.').removesuffix('.url')}/main"
+        fetch = self.command("fetch", main.removesuffix("/main"))
+        if not self.has(f"refs/remotes/{main}"):
+            return f"the clone has not fetched {main}", fetch
+        if self.commit() != self.commit(f"refs/remotes/{main}"):
+            return f"HEAD of the clone is not {main}", f"{fetch} && {self.command('switch', '--detach', main)}"
+        return "", ""
 
     def require_history(self) -> None:
         if self.shallow:

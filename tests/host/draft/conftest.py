@@ -17,6 +17,7 @@ from tests.host.draft import metal_records
 from tests.host.test_decode_records import arm, body, row
 from upstream_patch import github
 from upstream_patch.draft import gates, inputs, managed, proving, rules
+from upstream_patch.draft.commands import folders
 from upstream_patch.draft.contributions import CUDA
 from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.gates import FOR
@@ -114,6 +115,11 @@ class Rehearsal:
     words: dict[str, dict[str, str]]
     record: Callable[[Any, int], object]
     """Writes a record of an H200: its body, and its age in hours."""
+
+    @property
+    def where(self) -> str:
+        """The folders in a command that it is told."""
+        return folders(self.work.parent, self.evidence)
 
     def draft(self, name: str) -> Path:
         records = store.load_all(self.evidence)

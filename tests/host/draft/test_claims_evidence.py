@@ -17,7 +17,7 @@ NO_PROBLEM = {"correctness", "host", "probe", "record", "sanitizer"}
 """Families that are of a whole host."""
 WHOLE = {f"wheel.h200.{name}" for name in ("cases", "every", "most_wheel_to_runtime", "passed", "planned")}
 """Facts of a whole host in a family of problems."""
-EVERY_WORD = frozenset(stating.spoken("host PyTorch hot chain decode probe runtime"))
+EVERY_WORD = frozenset(stating.spoken("host PyTorch hot chain decode probe runtime folded kernels generator packed"))
 
 
 @pytest.fixture(scope="module")

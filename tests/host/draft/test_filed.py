@@ -31,7 +31,7 @@ def test_a_branch_that_the_gates_did_not_see_is_not_sent(
         opening(rehearse or MLX, rehearse=rehearse).pull("small-m")
     assert (str(other.value), other.value.exit_code) == (
         f"{FORK}'s small-m is at cccccccccccc, and the gates saw bbbbbbbbbbbb: push that commit yourself, or let them "
-        "see this one: nox -s drift -- --mlx PATH --branch small-m",
+        f"see this one: nox -s drift -- --mlx PATH{rehearsal.where} --branch small-m",
         49,
     )
     assert sent_nothing(fake)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from upstream_patch.draft import gates, inputs, rules
+from upstream_patch.draft.commands import folders
 from upstream_patch.draft.documents import DOCUMENTS
 from upstream_patch.draft.gates import CODES, FOR, GateClosed, Outcome
 from upstream_patch.draft.inputs import Cell, Filed, Link, SuiteRun
@@ -266,3 +267,26 @@ def test_an_input_of_another_form_is_one_line_with_the_way_out(rehearsal: Any) -
     inputs.path(rehearsal.work, "series").write_text('{"base_commit": "short"}')
     with pytest.raises(UserError, match=r"series.json: record: .*: remove it and run the verb that writes it again"):
         rehearsal.status("pr")
+
+
+def test_every_way_out_names_the_folders_in_use(rehearsal: Any) -> None:
+    rehearsal.all()
+    rehearsal.change("issue", "70.0 us at M = 7", "71 us at M = 7")
+    for name in ("upstream", "rules", "duplicates_issue", "filed"):
+        inputs.path(rehearsal.work, name).unlink()
+    (rehearsal.work / DOCUMENTS["link-back"].file).unlink()
+    shown = rehearsal.status("issue", "pr", "link-back")
+    at, out = rehearsal.where, folders(rehearsal.work.parent)
+    told = {f"{gate.draft} {gate.name}": gate.fix for gate in shown if re.search("upstream-patch|drift", gate.fix)}
+    drift = f"nox -s drift -- --mlx PATH{at}"
+    assert told == {
+        "issue claims": f"upstream-patch draft claims issue{at} lists them; correct the words, or excuse them",
+        "issue duplicates": f"upstream-patch duplicates issue{out}",
+        "issue rules": f"upstream-patch rules refresh --mlx PATH{out}",
+        "pr drafted": f"upstream-patch draft pr{at}",
+        "pr formatting": drift,
+        "pr base": drift,
+        "pr branch": drift,
+        "pr rules": f"upstream-patch rules refresh --mlx PATH{out}",
+        "link-back drafted": f"upstream-patch draft link-back{at}",
+    }

@@ -41,7 +41,9 @@ def mlx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GIT_COMMITTER_DATE", NOW.isoformat())
     folder = tmp_path / "mlx"
     folder.mkdir()
-    git(folder, "init", "-q")
+    git(folder, "init", "-q", "--initial-branch=main")
+    git(folder, "remote", "add", "upstream", "git@github.com:ml-explore/mlx.git")
+    git(folder, "symbolic-ref", "refs/remotes/upstream/main", "refs/heads/main")  # always fetched
     stands = {place.file: "Text.\n" for rule in rules.rules().rules for place in rule.stands if place.commit}
     kept = {path: text for path, text in stands.items() if path not in ("CONTRIBUTING.md", BUG)}
     marks = {"mlx/version.h": "", "mlx/primitives.h": "", ".pre-commit-config.yaml": "repos:\n"}
@@ -114,6 +116,16 @@ def test_a_clone_that_nobody_fetched_opens_nothing(mlx: Path, tmp_path: Path) ->
     day_before = late - timedelta(days=1)
     assert list(rules.refresh(tmp_path, mlx, now=day_before))[1].startswith("read: ")
     assert rules.judge(tmp_path, day_before)[0] is True
+
+
+def test_a_folder_without_a_remote_of_upstream_opens_nothing(mlx: Path, tmp_path: Path) -> None:
+    git(mlx, "remote", "remove", "upstream")
+    read = word(list(rules.refresh(tmp_path, mlx, now=NOW)))
+    said = list(rules.refresh(tmp_path, mlx, read, now=NOW))
+    lacks = "no remote of the clone is ml-explore/mlx, so nobody can know whether its HEAD is upstream's: git -C"
+    assert said[1].startswith(f"the gate `rules` stays red: {lacks} ")
+    ok, why = rules.judge(tmp_path, NOW)
+    assert not ok and why.startswith(lacks)
 
 
 def test_what_is_not_committed_does_not_count(mlx: Path, tmp_path: Path) -> None:

@@ -112,6 +112,32 @@ def test_a_clone_that_nobody_fetched_is_not_upstream(rehearsal: Any) -> None:
             else (
                 "outdated",
                 "HEAD of the clone is of 2026-11-16, more than 14 days ago: fetch upstream's main first",
-                "nox -s drift -- --mlx PATH",
+                f"nox -s drift -- --mlx PATH{rehearsal.where}",
             )
         )
+
+
+def test_a_head_that_no_remote_of_upstream_has_is_not_upstreams(here: Any, mlx: Repository) -> None:
+    here.all()
+    here.record(built(mlx.git("rev-parse", "HEAD")), 100)
+    here.status("pr")
+    git = f"git -C {mlx.path}"
+
+    def base() -> tuple[str, str, str]:
+        said_of_the_branch(here, mlx)
+        gate = next(gate for gate in here.status("pr") if gate.name == "base")
+        return gate.code, gate.why, gate.fix
+
+    drift = f"nox -s drift -- --mlx PATH{here.where}"
+    assert base()[0] == "ok"
+    mlx.git("symbolic-ref", "--delete", "refs/remotes/origin/main")
+    assert base() == ("unknown", "the clone has not fetched origin/main", f"{git} fetch origin, then {drift}")
+    mlx.git("update-ref", "refs/remotes/origin/main", "HEAD")
+    assert base()[0] == "ok"
+    mlx.commit({"README.md": "of my own\n"})
+    mine = f"{git} fetch origin && {git} switch --detach origin/main"
+    assert base() == ("unknown", "HEAD of the clone is not origin/main", f"{mine}, then {drift}")
+    mlx.git("remote", "set-url", "origin", "https://github.com/someone/mlx")
+    add = f"{git} remote add upstream https://github.com/ml-explore/mlx && {git} fetch upstream"
+    why = "no remote of the clone is ml-explore/mlx, so nobody can know whether its HEAD is upstream's"
+    assert base() == ("unknown", why, f"{add}, then {drift}")

@@ -20,6 +20,7 @@ from pathlib import Path
 from pydantic import AwareDatetime
 
 from upstream_patch.draft import inputs
+from upstream_patch.draft.commands import folders
 from upstream_patch.draft.inputs import Commit, Input, Sha256
 from upstream_patch.errors import UserError
 from upstream_patch.series.checkout import open_checkout
@@ -62,6 +63,8 @@ class Reading(Input):
     rules_sha256: Sha256
     """Of the rules that they were compared with."""
     files: dict[str, Sha256]
+    unknown: str = ""
+    """Why nothing says that the commit is the head of upstream's main; empty where something does."""
 
     @property
     def digest(self) -> str:
@@ -99,18 +102,19 @@ def refresh(work: Path, checkout: Path, accept: str | None = None, now: datetime
     files are no longer those, when a file that a rule stood in is gone, and when ``checkout`` is no clone of MLX;
     MissingTool without git.
     """
-    commit, committed, texts = _watched(checkout)
+    commit, committed, unknown, texts = _watched(checkout)
     seen = Reading(
         commit=commit,
         committed=committed,
         read=now or datetime.now(UTC),
         rules_sha256=sha256(),
         files={path: hashlib.sha256(text.encode()).hexdigest() for path, text in texts.items()},
+        unknown=unknown,
     )
     before = inputs.read(work, NAME, Readings)
     old = before.texts if before else {}
     if accept is not None and accept != seen.digest:
-        raise UserError(f"the files are {seen.digest} now, not {accept}: read what {REFRESH} shows, then name that")
+        raise UserError(f"the files are {seen.digest} now, not {accept}: read what {again(work)} shows, then name that")
     missing = _missing(texts)
     if accept is not None and missing:
         rule, file = missing[0]
@@ -122,7 +126,7 @@ def refresh(work: Path, checkout: Path, accept: str | None = None, now: datetime
     kept = seen if known else before.accepted if before else None
     inputs.write(work, NAME, Readings(seen=seen, accepted=kept, texts=texts if known else old))
     yield f"{rules().repository} {commit} of {committed:%Y-%m-%d}: {len(texts)} files with rules"
-    if behind := inputs.behind(committed, seen.read):
+    if behind := unknown or inputs.behind(committed, seen.read):
         yield f"the gate `rules` stays red: {behind}"
     elif known:
         yield f"read: {seen.digest}; the gate `rules` is green for {FRESH_DAYS} days, or until they change"
@@ -130,7 +134,12 @@ def refresh(work: Path, checkout: Path, accept: str | None = None, now: datetime
         return
     yield from _changes(old, texts)
     if not missing:
-        yield f"when you have read them: {REFRESH} --read {seen.digest}"
+        yield f"when you have read them: {again(work)} --read {seen.digest}"
+
+
+def again(work: Path) -> str:
+    """``REFRESH`` for a folder of drafts."""
+    return f"{REFRESH}{folders(work.parent)}"
 
 
 def judge(work: Path, now: datetime) -> tuple[bool, str]:
@@ -146,6 +155,8 @@ def judge(work: Path, now: datetime) -> tuple[bool, str]:
     age = inputs.age_hours(found.seen.read, now) / 24
     if age > FRESH_DAYS:
         return False, f"upstream's rules were last looked at {age:.0f} days ago"
+    if found.seen.unknown:
+        return False, found.seen.unknown
     if behind := inputs.behind(found.seen.committed, now):
         return False, behind
     head = f"{found.seen.commit[:12]} of {found.seen.committed:%Y-%m-%d}"
@@ -170,12 +181,16 @@ def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
         yield f"=> rule {rule_id} stood in {file}, which is not there: find where it stands now"
 
 
-def _watched(path: Path) -> tuple[str, datetime, dict[str, str]]:
-    """HEAD, when it was committed, and the text of every watched file in it; what is not committed does not count."""
+def _watched(path: Path) -> tuple[str, datetime, str, dict[str, str]]:
+    """HEAD, when it was committed, why it is not known to be upstream's, and the text of every watched file in it.
+
+    What is not committed does not count.
+    """
     checkout = open_checkout(path)
     read = checkout.reader()
     names = checkout.git("-c", "core.quotePath=off", "ls-tree", "-r", "--name-only", "HEAD").splitlines()
-    return checkout.commit(), checkout.committed(), {name: read(name) or "" for name in names if _is_watched(name)}
+    texts = {name: read(name) or "" for name in names if _is_watched(name)}
+    return checkout.commit(), checkout.committed(), ": ".join(filter(None, checkout.not_upstream())), texts
 
 
 def _is_watched(path: str) -> bool:
