@@ -135,6 +135,12 @@ def test_every_quantization_of_the_matrix_has_a_right_reference() -> None:
     assert len(seen) > 100
 
 
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "not_transposed"])
+def test_a_row_alone_is_the_row_in_every_memory_form(form: Form) -> None:
+    case = Case("row", Problem(m=4, n=34, k=128), form=form, route="any")
+    assert run_case(case, StockTwice(), repeats=1).rows_equal_alone
+
+
 def test_both_arms_refusing_alike_is_no_answer() -> None:
     class Refuses(StockTwice):
         def _call(self, given: Operands) -> Bits:

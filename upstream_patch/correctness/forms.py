@@ -158,7 +158,9 @@ def one_row(full: Operands, inputs: Inputs, m: int) -> Operands:
     if full.case.form == "w_batched":
         x = mx.broadcast_to(x, (2, 1, p.k))
     elif full.case.form == "w_broadcast":
-        return Operands(full.case, x, *(None if each is None else each[0] for each in (full.w, full.scales, full.biases)))
+        return Operands(
+            full.case, x, *(None if each is None else each[0] for each in (full.w, full.scales, full.biases))
+        )
     return Operands(full.case, x, full.w, full.scales, full.biases)
 
 
