@@ -215,7 +215,8 @@ def _wheel(facts: dict[str, Fact]) -> str:
     of = "" if cases == planned else f" (of {planned:,.0f})"
     return (
         f"The series' host code in the released library: {passed:,.0f} of {cases:,.0f} cases{of} of the default matrix "
-        f"that our kernel takes are `install()`'s bits, in at most {slowest:.2f} of its device time.{decoded if said else ''}"
+        f"that our kernel takes are `install()`'s bits, in at most {slowest:.2f} of its device time."
+        + (decoded if said else "")
     )
 
 

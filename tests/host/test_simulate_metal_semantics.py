@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,6 +164,7 @@ def test_half_is_what_ieee_says_whoever_converts(often: bool) -> None:
         kernel, [0, Buffer(halves), Buffer(floats), *outputs], (count // 256, 1, 1), (256, 1, 1), shared_limit=0
     )
     assert result.report.faults == ()
+    wanted: tuple[NDArray[Any], ...]
     with np.errstate(over="ignore"):
         wanted = halves.view(np.float16).astype(np.float32), floats.view(np.float32).astype(np.float16)
     for bits, right in zip(result.outputs, wanted, strict=True):
