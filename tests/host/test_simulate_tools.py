@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from upstream_patch.errors import MissingTool, UserError
+from upstream_patch.machine import Cxx
 from upstream_patch.simulate import Buffer, Kernel, cuda_kernel, library, run
 
 TEXT = 'extern "C" __global__ void k(int* out) {{ out[threadIdx.x] = {value}; }}'
@@ -175,6 +176,22 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 assert found == [((), {199 * 100})] * 60, found
 """
+
+
+def test_a_wheel_is_the_same_compiler_in_every_environment(tmp_path: Path) -> None:
+    def identity(environment: str, version: str | None, size: int = 9) -> str:
+        folder = tmp_path / environment / "site-packages"
+        program = folder / "ziglang" / "zig"
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_bytes(b"x" * size)
+        if version is not None:
+            (folder / f"ziglang-{version}.dist-info").mkdir(exist_ok=True)
+        os.utime(program, (len(environment), 7))
+        return library._identity(Cxx((str(program), "c++"), "zig", "ziglang wheel"))
+
+    assert identity("tests", "0.16.0") == identity("simulate", "0.16.0")
+    others = [identity("a", "0.17.0"), identity("b", "0.16.0", size=8), identity("c", None), identity("dd", None)]
+    assert len({identity("tests", "0.16.0"), *others}) == 5
 
 
 @pytest.mark.needs_simulator

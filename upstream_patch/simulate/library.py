@@ -174,9 +174,12 @@ def _native_text(front: Front | None = None) -> str:
 
 
 def _identity(cxx: Cxx) -> str:
-    program = shutil.which(cxx.command[0]) or cxx.command[0]
-    status = Path(program).stat()
-    return f"{' '.join(cxx.command)} {status.st_size} {status.st_mtime_ns} {_cpu()}"
+    """A wheel is the same compiler in every environment, so each session finds what another one compiled."""
+    program = Path(shutil.which(cxx.command[0]) or cxx.command[0])
+    status = program.stat()
+    wheel = sorted(each.name for each in program.parent.parent.glob("ziglang-*.dist-info"))
+    which = wheel or [cxx.command[0], str(status.st_mtime_ns)]
+    return f"{' '.join([*which, *cxx.command[1:]])} {status.st_size} {_cpu()}"
 
 
 def _cpu() -> str:
