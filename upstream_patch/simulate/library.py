@@ -253,8 +253,11 @@ def _link(kernel: Kernel, cxx: Cxx, folder: Path) -> None:
     libraries = _loaded_libraries() if cxx.family == "zig" else []
     if libraries:
         # zig compiles libraries of its own before its first link, half a minute that these rarely need
-        with suppress(SimulatorCompileError):
+        try:
             return _run(cxx, ["-nostdlib", *parts, *libraries], "kernel.so", folder, kernel.name, kernel.front)
+        except SimulatorCompileError as error:
+            if _NO_CONSTANT.search(error.log):  # no library has it
+                raise
     return _run(cxx, [*_LINK[cxx.family], *parts], "kernel.so", folder, kernel.name, kernel.front)
 
 
