@@ -110,7 +110,9 @@ def draft_claims(
     for one in judged if matched else wrong:
         print(f"{path}: {one}")
     told = (
-        f"{len(wrong)} claims without a fact: correct them" if wrong else "every number is a fact within its rounding"
+        f"{len(wrong)} claims without a fact: correct them, or put <!-- fact ID --> behind what is right"
+        if wrong
+        else "every number is a fact within its rounding"
     )
     print(f"{told}; next: upstream-patch status {draft}{drafted.contribution.option}{folders(out, evidence)}")
     raise SystemExit(1 if wrong else 0)

@@ -68,17 +68,20 @@ _LOOKED = (
     r"|facts?|results?|evidence|hardware|data|seen|checked|claims?|figures?)"
 )
 _UNSEEN = re.compile(
-    rf"(?:\b(?:not|no|nobody|none|never|without|lack\w*|cannot|missing|unable|nor)\b|n't\b).*\b{_LOOKED}\b"
-    rf"|\b{_LOOKED}\b.*\b(?:not|no|nobody|none|never|missing|pending|nor)\b"
+    rf"(?:\b(?:not|no|nothing|nobody|none|never|without|lack\w*|cannot|missing|unable|nor)\b|n't\b).*\b{_LOOKED}\b"
+    rf"|\b{_LOOKED}\b.*\b(?:not|nobody|none|never|pending|nor|no\s(?:GB10|M5|machine|device|card|GPU|such|other))\b"
+    r"|\b(?:records?|numbers?|results?|evidence|data|facts?|figures?|hardware|access)\b.{0,40}\bmissing\b"
     r"|\b(?:un(?:tested|measured|tried|known|available)|pending|yet to|remains? to|still (?:to|need\w*)|not run)\b",
     re.IGNORECASE | re.DOTALL,
 )
 _BUILT = re.compile(
     r"\b(?:compil\w+|assembl\w+|builds?|built|target\w*|nvcc|ptxas|PTX|SASS|instructions?|dispatch\w*|architectures?)\b"
-    r"|\b(?:has|have|with|shares?|gives|offers)\b.*\b(?:memory|SMs?|bandwidth|cache|registers|cores?"
+    r"|\b(?:has|have|with|shares?|gives|offers)\s(?:about\s|only\s|just\s)?"
+    r"(?:[\d,.]+|an?|its|one|two|half|twice|more|fewer|less|unified|shared)\s.*\b(?:memory|SMs?|bandwidth|cache|registers|cores?"
     r"|multiprocessors?|units)\b"
-    r"|\b(?:uses?|runs?|takes?|has)\s(?:\w+\s){0,3}(?:kernels?|routes?|paths?)\b"
-    r"|\b(?:report\w*|downstream|upstream|request\w*|asked?|asks|issue|needs?|requires?)\b|#\d",
+    r"|\b(?:uses?|takes?|has)\s(?:\w+\s){0,3}(?:kernels?|routes?|paths?)\b"
+    r"|\b(?:report(?:s|ed)?(?:(?=,)|\s(?:by|in|of|from|that|it)\b)|downstream|upstream|request\w*|asked?|asks"
+    r"|(?:needs?|requires?)\s(?:an?|the|this|that|its|sm_\w+|CUDA|macOS|MLX))\b",
     re.IGNORECASE | re.DOTALL,
 )
 _BEHAVES = re.compile(

@@ -67,7 +67,8 @@ def _claims(look: Look) -> Finding:
     found = claims.check(look.text, look.facts, look.document.about(look.work))
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        fix = f"{look.command('draft claims')} lists them; correct the words, or excuse them"
+        ways = "correct the words, put <!-- fact ID --> behind what is right, or excuse them"
+        fix = f"{look.command('draft claims')} lists them; {ways}"
         code = "stale" if any(remark.stale for remark in found) else "unmatched"
         return Finding(code, f"{found[0]}{more}", fix, (look.seen_facts, *map(str, found)))
     return Finding(OK, "every number is a fact within its rounding", seen=(look.seen_facts,))

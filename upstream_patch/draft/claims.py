@@ -17,6 +17,7 @@ from upstream_patch.records.facts import Fact
 
 _NOWHERE = Number(0, 0, "", "", 0.0, 0.0)
 _UNITLESS = ("norm", "ulp")
+_GOES = re.compile(r"(?:from|to)\b|->|\u2192", re.IGNORECASE)
 _ERROR = re.compile(r"\b(?:errors?|norm|ulps?|accura\w+|deviat\w+|differ\w+|tolerance)\b", re.IGNORECASE)
 _LARGEST = re.compile(
     r"\b(?:largest|biggest|highest|greatest|peak|best)\s(?:gains?|speed-?ups?|factors?|ratios?|improvements?)\b",
@@ -148,7 +149,8 @@ class _Judge:
             return self._remark(number.start, number.words, what)
         if number.unit in ("ratio", "percent") and (name := rival(text, number.start)):
             return self._remark(number.start, number.words, f"is over {name}, of which this draft has no fact")
-        if not pinned and (what := unmeasured.why(text, self._clause(number), number, self.facts)):
+        said = text[self._begins(number.start) : self.reading.clause(number.start)[1]]
+        if not pinned and (what := unmeasured.why(text, said, number, self.facts)):
             return self._remark(number.start, number.words, what)
         if not pinned and number.unit in unmeasured.SPEED and (name := self._beside(number.start)):
             what = f"stands beside {name}, of which this draft has no fact: say whose it is, or pin the fact"
@@ -236,6 +238,13 @@ class _Judge:
     def _clause(self, number: Number) -> str:
         return self.sentence.text[slice(*self.reading.clause(number.start))]
 
+    def _begins(self, place: int) -> int:
+        """Where what the clause there says begins: ``X goes from A to B`` says it all of X."""
+        text, start = self.sentence.text, self.reading.clause(place)[0]
+        while start > 0 and _GOES.match(text, start):
+            start = self.reading.clause(start - 1)[0]
+        return start
+
     def _largest(self, number: Number, told: Comparison, sound: Sequence[Known]) -> Known | None:
         """A larger ratio of another problem, where it is called the largest gain there is."""
         if number.unit != "ratio" or not _LARGEST.search(self.sentence.text):
@@ -247,7 +256,7 @@ class _Judge:
 
     def _beside(self, place: int) -> str:
         """The other library or kernel that the clause there, or what it is compared with, names; empty without one."""
-        start, end = self.reading.clause(place)[0], self.reading.reach(place)
+        start, end = self._begins(place), self.reading.reach(place)
         arms = [span for *span, _ in spans(self.sentence.text)]
         found = [
             one

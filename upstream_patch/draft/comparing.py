@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from upstream_patch.draft import rivals
@@ -93,6 +94,7 @@ class Comparison:
     """... and, where nothing is called more or less, so may a percentage."""
 
 
+@lru_cache(maxsize=256)
 def compare(text: str, clause: tuple[int, int], reach: int = 0) -> Comparison:
     """Of a clause of a sentence; what it leaves out is looked for in the whole of it.
 
@@ -156,11 +158,13 @@ def _arms(words: str) -> list[tuple[str, bool]]:
     return [(name, bool(_OBJECT.search(words[max(0, place - 60) : place]))) for place, _, name in spans(words)]
 
 
-def spans(words: str) -> list[tuple[int, int, str]]:
+@lru_cache(maxsize=256)
+def spans(words: str) -> tuple[tuple[int, int, str], ...]:
     """Where arms are named, and which, in order."""
     found = [(*match.span(), str(match.lastgroup)) for match in _ARM.finditer(words)]
     trailing = [(*match.span(str(match.lastgroup)), str(match.lastgroup)) for match in _TRAILING.finditer(words)]
-    return sorted([*found, *(one for one in trailing if one[0] not in {place for place, _, _ in found})])
+    known = {place for place, _, _ in found}
+    return tuple(sorted([*found, *(one for one in trailing if one[0] not in known)]))
 
 
 def _objects(words: str) -> set[str]:

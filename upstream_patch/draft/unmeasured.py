@@ -28,6 +28,11 @@ _VERSION = re.compile(r"\b(?P<name>MLX|CUDA)\s(?:version\s)?v?(?P<version>\d+(?:
 _STATISTIC = re.compile(
     r"\bpercentile|\bp9\d\b|\bworst[- ]case|\b(?:an?|the|on|in)\s(?:mean|average|minimum|maximum)\b", re.IGNORECASE
 )
+_ONE_OF_THEM = re.compile(
+    r"\b(?:per|each|every|any)\s(?:single\s|one\s)?(?:of\s(?:the|our|its|these|those)\s)?(?:\d+\s)?"
+    r"(?:clients?|users?|sequences?|requests?|streams?|agents?|sessions?|persons?|people|conversations?)\b",
+    re.IGNORECASE,
+)
 
 
 def why(text: str, clause: str, number: Number, facts: Sequence[Fact]) -> str:
@@ -35,11 +40,13 @@ def why(text: str, clause: str, number: Number, facts: Sequence[Fact]) -> str:
     other = _UNMEASURED.search(clause) if number.unit in SPEED else None
     if other and not (other["forward"] and any(one.id.startswith("forward.") for one in facts)):
         return f"is said of {other.group()}, of which this draft has no fact"
-    if number.unit in SPEED and (said := _VERSION.search(clause)):
+    if number.unit in SPEED and (said := _VERSION.search(clause) or _VERSION.search(text)):
         kind, parts = f".{said['name'].lower()}", said["version"].split(".")
         ours = {str(one.value) for one in facts if one.id.startswith("record.") and one.id.endswith(kind)}
         if ours and all(one.split(".")[: len(parts)] != parts for one in ours):
             return f"is said of {said.group()}, and the facts are of {' and '.join(sorted(ours))}"
+    if number.unit == "tokens/s" and (said := _ONE_OF_THEM.search(text)):
+        return f"is said {said.group()}, and the facts are of all sequences together"
     if number.unit != "us":
         return ""
     if _SAVED.search(text[: number.start]) or _LESS.match(text, number.end):

@@ -280,7 +280,8 @@ def test_every_way_out_names_the_folders_in_use(rehearsal: Any) -> None:
     told = {f"{gate.draft} {gate.name}": gate.fix for gate in shown if re.search("upstream-patch|drift", gate.fix)}
     drift = f"nox -s drift -- --mlx PATH{at}"
     assert told == {
-        "issue claims": f"upstream-patch draft claims issue{at} lists them; correct the words, or excuse them",
+        "issue claims": f"upstream-patch draft claims issue{at} lists them; correct the words, put "
+        "<!-- fact ID --> behind what is right, or excuse them",
         "issue duplicates": f"upstream-patch duplicates issue{out}",
         "issue rules": f"upstream-patch rules refresh --mlx PATH{out}",
         "pr drafted": f"upstream-patch draft pr{at}",

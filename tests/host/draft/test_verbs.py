@@ -173,7 +173,8 @@ def test_claims_are_listed_with_their_line_and_the_code_says_so(call: Call, rehe
     assert code == 1
     assert re.search(
         r"issue_cuda_small_m.md: line \d+: '71 us' is no fact; nearest: .* = 70 us\n"
-        rf"1 claims without a fact: correct them; next: upstream-patch status issue{re.escape(where(rehearsal))}\n$",
+        "1 claims without a fact: correct them, or put <!-- fact ID --> behind what is right; next: "
+        rf"upstream-patch status issue{re.escape(where(rehearsal))}\n$",
         out,
     )
 
