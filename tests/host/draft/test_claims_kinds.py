@@ -177,7 +177,7 @@ def test_what_stands_beside_another_name_is_cleared_by_its_fact() -> None:
 
 def test_a_sentence_without_an_end_is_listed_and_not_read() -> None:
     (found,) = listed("faster than stock " * 3000)
-    assert found == "line 1: 'faster' begins a sentence of 53,999 characters, too long to be read: break it up"
+    assert found == "line 1: 'faster' begins a sentence of 54,000 characters, too long to be read: break it up"
 
 
 TABLE = "| 4096 x 4096 | {} | {} |\n|---|---:|---|\n| M = 7 | 63.1 us | 4.6 us |"
