@@ -16,8 +16,8 @@ from upstream_patch.draft.stating import Known
 from upstream_patch.records.facts import Fact
 
 _NOWHERE = Number(0, 0, "", "", 0.0, 0.0)
-LONGEST = 1000
-"""Characters of a sentence that is read; the time grows with their square."""
+LONGEST = 200
+"""Words of a sentence that is read; the time grows with their square."""
 _UNITLESS = ("norm", "ulp")
 _GOES = re.compile(r"(?:from|to)\b|->|\u2192", re.IGNORECASE)
 _ERROR = re.compile(r"\b(?:errors?|norm|ulps?|accura\w+|deviat\w+|differ\w+|tolerance)\b", re.IGNORECASE)
@@ -92,9 +92,10 @@ def judge(text: str, facts: Sequence[Fact], device: str = "") -> list[Remark | M
     before, heard, subject = base, "", ""
     found: list[Remark | Match] = []
     for sentence in prose.sentences(text):
-        if len(sentence.text) > LONGEST:
-            what = f"begins a sentence of {len(sentence.text):,} characters, too long to be read: break it up"
-            found.append(Remark(sentence.line_of(0), sentence.text.split()[0], what, ""))
+        words = sentence.text.split()
+        if len(words) > LONGEST:
+            what = f"begins a sentence of {len(words):,} words, too long to be read: break it up"
+            found.append(Remark(sentence.line_of(0), words[0], what, ""))
             continue
         if sentence.opens:
             sections = sections[:1]

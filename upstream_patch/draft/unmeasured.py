@@ -21,7 +21,7 @@ _LESS = re.compile(
 _UNMEASURED = re.compile(
     r"\b(?:TTFT|time to first token|(?P<forward>prefill\w*|prompt processing)|energy|power|watts?|perplexity"
     r"|(?:peak )?memory use|compile time|build time|load time|training|first token"
-    r"|gather_qmm|MoE|experts?)\b",
+    r"|gather_qmm|MoE|experts?|on\s(?:an?\s|the\s)?CPUs?)\b",
     re.IGNORECASE,
 )
 _VERSION = re.compile(r"\b(?P<name>MLX|CUDA)\s(?:version\s)?v?(?P<version>\d+(?:\.\d+)+)", re.IGNORECASE)

@@ -186,7 +186,7 @@ BREAKS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "disclosure": ("issue", break_disclosure),
     "claims": ("issue", lambda here: here.change("issue", "takes 10.0 us at M = 7,", "takes 9.0 us at M = 7,")),
     "mentions": ("issue", lambda here: here.change("issue", "I have read #3764", "With @someone I have read #3764")),
-    "size": ("issue", lambda here: here.change("issue", "I have read #3764", "I have read #3764 " * 4000)),
+    "size": ("issue", lambda here: here.change("issue", "I have read #3764", "I have read #3764 " + "o" * 70_000)),
     "duplicates": ("issue", lambda here: inputs.path(here.work, "duplicates_issue").unlink()),
     "rules": ("issue", lambda here: inputs.path(here.work, "rules").unlink()),
 }
