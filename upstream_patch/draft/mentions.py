@@ -66,37 +66,44 @@ _MODEL = re.compile(
     rf"(?:\s\d+(?:\.\d+)*{_BARE})?(?:[\s-]\d+(?:\.\d+)?[bB]\b)?",
     re.IGNORECASE,
 )
-_SETTLED = tuple(
-    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
-    for pattern in (
-        r"(?<!interval\s)(?<!interval\sof\s)(?<!interval\sis\s)(?<!range\s)(?<!CI\s)"
-        r"\[\s*(?:[\w*/]+\s*,\s*)+[\w*/]+\s*\]|\[\d{1,4}\](?=\s*[,.;]|\s*$)",  # a shape of a tensor, a footnote
-        r"\[\^[^\]\n]*\]",
-        r"(?<![\w/])(?:[\w.-]+/[\w.-]+)?#\d+|\bGH-\d+",
-        r"\b\d{4}-\d\d(?:-\d\d)?\b|\b(?:in|since|of|by|until|from|late|early|mid)[\s-]20\d\d"
-        rf"{_BARE}(?!-\d|\s(?:{'|'.join(COUNTED)})(?:e?s)?\b)|\b\d\d?:\d\d\b",
-        r"\b(?:\d\d?\s)?(?-i:Jan(?:uary)?|Feb(?:ruary)?|March|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept(?:ember)?"
-        r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\s(?:\d\d?,\s)?20\d\d\b",
-        r"(?<!\w)v?\d+\.\d+\.\d+(?:[.+-]?\w+)*",
-        r"\b(?:CUDA|MLX|mlx-lm|Python|macOS|driver|Xcode|Metal|PyTorch|version|compute|ncu|nvcc|gcc|clang|PTX|Ubuntu"
-        r"|Linux|kernel|toolkit|glibc|cuDNN|numpy|CMake|OpenAI|GPT|Claude|Gemini|Sonnet|Opus"
-        rf"|Codex)[\s-]v?\d+(?:\.\d+)*{_BARE}",
-        r"\bC\+\+\d\d|\bISO \d+",
-        _MODEL.pattern,
-        r"\b\d+(?:\.\d+)?B(?=[\s-](?:models?|parameters?|params|weights|llama|qwen))",
-        rf"\b\d+(?:\s*(?:to|and|or|-|\u2013)\s*\d+)?[\s-](?:columns?|vectors?|tokens?{_NO_RATE}|threads?"
-        r"|warps?"
-        r"|lanes?|stages?|tiles?|layers?|heads?|lines?|simdgroups?)\b",
-        r"\b(?:step|section|figure|fig\.|table|lines?|option|point|part|item|page|chapter|issue|PR|pull request"
-        r"|layer|axis"
-        rf"|rule|appendix|note|tile|phase)\s#?\d+(?:\.\d+)*{_BARE}",
-        r"(?<![.,\d])\d{1,3}[\s-]bytes?\b|\b\d+(?:st|nd|rd|th)\b|\b[1-4]-?D\b",
-        r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b",
-        r"(?<!\w)(?:[A-Z]|\d+)\s*[x\u00d7]\s*[A-Z](?!\w)|(?<!\w)[A-Z]\s*[x\u00d7]\s*\d+(?!\.?\d)",
-        r"^\s*(?:>\s*)*(?:[-*+]\s+)?(?:#+\s+)?(?:\d+(?:\.\d+)*[.)](?:\s|$)|\d+\.\d+\s(?!(?:" + UNIT + r")(?![\w/])"
-        r"|(?-i:is|was|to|and|or|of|at|on|in|for|with|against|instead)\b))",
-    )
+
+
+def _patterns(*texts: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(text, re.IGNORECASE | re.MULTILINE) for text in texts)
+
+
+_REFERENCES = _patterns(
+    r"(?<!interval\s)(?<!interval\sof\s)(?<!interval\sis\s)(?<!range\s)(?<!CI\s)"
+    r"\[\s*(?:[\w*/]+\s*,\s*)+[\w*/]+\s*\]|\[\d{1,4}\](?=\s*[,.;]|\s*$)",  # a shape of a tensor, a footnote
+    r"\[\^[^\]\n]*\]",
+    r"(?<![\w/])(?:[\w.-]+/[\w.-]+)?#\d+|\bGH-\d+",
+    r"\b\d{4}-\d\d(?:-\d\d)?\b|\b(?:in|since|of|by|until|from|late|early|mid)[\s-]20\d\d"
+    rf"{_BARE}(?!-\d|\s(?:{'|'.join(COUNTED)})(?:e?s)?\b)|\b\d\d?:\d\d\b",
+    r"\b(?:\d\d?\s)?(?-i:Jan(?:uary)?|Feb(?:ruary)?|March|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept(?:ember)?"
+    r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\s(?:\d\d?,\s)?20\d\d\b",
+    r"(?<!\w)v?\d+\.\d+\.\d+(?:[.+-]?\w+)*",
+    r"\b(?:CUDA|MLX|mlx-lm|Python|macOS|driver|Xcode|Metal|PyTorch|version|compute|ncu|nvcc|gcc|clang|PTX|Ubuntu"
+    r"|Linux|kernel|toolkit|glibc|cuDNN|numpy|CMake|OpenAI|GPT|Claude|Gemini|Sonnet|Opus"
+    rf"|Codex)[\s-]v?\d+(?:\.\d+)*{_BARE}",
+    r"\bC\+\+\d\d|\bISO \d+",
 )
+"""No size of a problem, and hidden before those are read."""
+_COUNTS = _patterns(
+    _MODEL.pattern,
+    r"\b\d+(?:\.\d+)?B(?=[\s-](?:models?|parameters?|params|weights|llama|qwen))",
+    rf"\b\d+(?:\s*(?:to|and|or|-|\u2013)\s*\d+)?[\s-](?:columns?|vectors?|tokens?{_NO_RATE}|threads?"
+    r"|warps?"
+    r"|lanes?|stages?|tiles?|layers?|heads?|lines?|simdgroups?)\b",
+    r"\b(?:step|section|figure|fig\.|table|lines?|option|point|part|item|page|chapter|issue|PR|pull request"
+    r"|layer|axis"
+    rf"|rule|appendix|note|tile|phase)\s#?\d+(?:\.\d+)*{_BARE}",
+    r"(?<![.,\d])\d{1,3}[\s-]bytes?\b|\b\d+(?:st|nd|rd|th)\b|\b[1-4]-?D\b",
+    r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b",
+    r"(?<!\w)(?:[A-Z]|\d+)\s*[x\u00d7]\s*[A-Z](?!\w)|(?<!\w)[A-Z]\s*[x\u00d7]\s*\d+(?!\.?\d)",
+    r"^\s*(?:>\s*)*(?:[-*+]\s+)?(?:#+\s+)?(?:\d+(?:\.\d+)*[.)](?:\s|$)|\d+\.\d+\s(?!(?:" + UNIT + r")(?![\w/])"
+    r"|(?-i:is|was|to|and|or|of|at|on|in|for|with|against|instead)\b))",
+)
+"""No claim either, and hidden once the sizes of problems are read."""
 """No claims: shapes, versions, references, dates, names, what a kernel is made of, list markers."""
 _FAR = 4096
 """Sizes in a range, at most."""
@@ -124,7 +131,7 @@ def settled(text: str, devices: Devices) -> tuple[str, str, tuple[Mention, ...]]
     named = _blank(words, [one for one in found if one.kind == "model"])
     hosts = {devices.host(str(name)) for one in found for name in one.said if one.kind == "device"}
     found = [one for one in found if one.kind != "device" or devices.member(str(*one.said)) not in hosts - {None}]
-    for pattern in _SETTLED[:8]:
+    for pattern in _REFERENCES:
         words = pattern.sub(lambda match: " " * len(match.group()), words)
     for kind, pattern in _SIZED:
         if kind == "for" and not _OF_ROWS.search(text):
@@ -135,7 +142,7 @@ def settled(text: str, devices: Devices) -> tuple[str, str, tuple[Mention, ...]]
         Mention("shape" if not match["more"] else "", _shape(match), *match.span()) for match in _SHAPES.finditer(words)
     ]
     words, found = _blank(words, mine), [*found, *mine]
-    for pattern in _SETTLED[8:]:
+    for pattern in _COUNTS:
         words = pattern.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), words)
     found += [Mention("dtype", frozenset({"f32"}), *match.span()) for match in _F32.finditer(words)]
     found += [Mention("mode", frozenset({match.group()}), *match.span()) for match in _OTHER_MODES.finditer(words)]
